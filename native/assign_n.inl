@@ -1,0 +1,142 @@
+// Order-m group assignment (OmGA) over m consecutive dictionaries by branch and bound, Sec. 2.1.2, last paragraph.
+//
+// Depth first over the group's dictionaries. A[l][j] holds the costs of dictionary j's codewords once the first l
+// are chosen. The least that dictionaries not yet chosen can add is bounded by
+//     sum over j of  min_k ( A[l][j][k] + sum over i, l < i < j, of  min_q T[i, q; j, k] ),
+// whose inner sums do not depend on the point (`inner`). With m = C the answer is the global optimum.
+
+namespace gkmeans {
+namespace GKMEANS_LEVEL {
+
+struct Group {
+    const Tables& t;
+    int m;
+    int first;        // the group is first, first + 1, … modulo C
+    float* A;         // (m, m, Kp)
+    float* inner;     // (m, m, Kp)  inner[l][j] = sum over i, l < i < j, of row minima i -> j
+    float* outer;     // (m, Kp)     outer[l]    = sum over j > l of row minima l -> j
+    float* bounds;    // (m, Kp)     bounds[l][j] in its first m entries: the least of A[l][j] + inner[l][j]
+    float best;
+    bool improved;
+    int* choice;  // (m)
+    int* found;   // (m)
+    const volatile int* stop;
+
+    int dictionary(int j) const { return (first + j) % t.C; }
+    float* costs_at(int l, int j) const { return A + (static_cast<std::size_t>(l) * m + j) * t.Kp; }
+    float* inner_at(int l, int j) const { return inner + (static_cast<std::size_t>(l) * m + j) * t.Kp; }
+};
+
+static inline void add_minima(const Tables& t, int b, int c, float* out) {
+    const float* minima = t.row_minima(c, b);
+    for (int k = 0; k < t.Kp; ++k) out[k] += minima[k];
+}
+
+static void prepare(Group& g) {
+    const std::size_t Kp = g.t.Kp;
+    for (std::size_t q = 0; q < Kp * g.m * g.m; ++q) g.inner[q] = 0;
+    for (std::size_t q = 0; q < Kp * g.m; ++q) g.outer[q] = 0;
+    for (int l = 0; l < g.m; ++l) {
+        for (int j = l + 1; j < g.m; ++j) {
+            add_minima(g.t, g.dictionary(l), g.dictionary(j), g.outer + l * Kp);
+            for (int i = l + 1; i < j; ++i) add_minima(g.t, g.dictionary(j), g.dictionary(i), g.inner_at(l, j));
+        }
+    }
+}
+
+// A[l + 1][j] = A[l][j] + row; returns the least of A[l + 1][j] + inner[l + 1][j].
+static inline float extend(const Group& g, int l, int j, int k) {
+    const float* from = g.costs_at(l, j);
+    const float* row = g.t.row(g.dictionary(j), g.dictionary(l), k);
+    const float* inner = g.inner_at(l + 1, j);
+    float* to = g.costs_at(l + 1, j);
+    Vec m = splat(__builtin_inff());
+    for (int q = 0; q < g.t.Kp; q += kLanes) {
+        const Vec x = load(from + q) + load(row + q);
+        store(to + q, x);
+        m = least(m, x + load(inner + q));
+    }
+    return least_lane(m);
+}
+
+// Dictionaries before l are chosen at a cost of `partial`; A[l] and bounds[l] are in place.
+static void descend(Group& g, int l, float partial) {
+    const int Kp = g.t.Kp, last = g.m - 1;
+    const float* own = g.costs_at(l, l);
+    const float* bounds = g.bounds + static_cast<std::size_t>(l) * Kp;
+    if (l == last) {
+        const float cost = partial + bounds[l];
+        if (cost < g.best) {
+            g.best = cost;
+            g.improved = true;
+            g.choice[l] = index_of(own, Kp, bounds[l]);
+            for (int j = 0; j < g.m; ++j) g.found[j] = g.choice[j];
+        }
+        return;
+    }
+    float rest = 0;
+    for (int j = l + 1; j < g.m; ++j) rest += bounds[j];
+    float* next = g.bounds + static_cast<std::size_t>(l + 1) * Kp;
+    const float* outer = g.outer + static_cast<std::size_t>(l) * Kp;
+    for (int k = 0; k < g.t.K && !*g.stop; ++k) {
+        const float with_k = partial + own[k];
+        if (!(with_k + (rest + outer[k]) < g.best)) continue;
+        float bound = with_k;
+        for (int j = l + 1; j < g.m; ++j) bound += next[j] = extend(g, l, j, k);
+        if (!(bound < g.best)) continue;
+        g.choice[l] = k;
+        descend(g, l + 1, with_k);
+    }
+}
+
+// Re-chooses the group's codes of one row; V (C, Kp) holds its costs. True when a code changed.
+static bool assign_group(Group& g, float* V, Code* code) {
+    const Tables& t = g.t;
+    g.best = 0;
+    for (int j = 0; j < g.m; ++j) {
+        const int c = g.dictionary(j);
+        float* a = g.costs_at(0, j);
+        for (int k = 0; k < t.Kp; ++k) a[k] = V[static_cast<std::size_t>(c) * t.Kp + k];
+        for (int i = 0; i < g.m; ++i) {
+            if (i != j) subtract(t.Kp, a, t.row(c, g.dictionary(i), code[g.dictionary(i)]), a);
+        }
+        g.best += a[code[c]];
+        for (int i = 0; i < j; ++i) g.best += t.row(c, g.dictionary(i), code[g.dictionary(i)])[code[c]];
+        g.bounds[j] = least_sum(t.Kp, a, g.inner_at(0, j));
+    }
+    g.improved = false;
+    descend(g, 0, 0);
+    if (!g.improved) return false;
+    for (int j = 0; j < g.m; ++j) {
+        const int c = g.dictionary(j);
+        if (g.found[j] != code[c]) replace(t, c, code[c], g.found[j], V);
+        code[c] = static_cast<Code>(g.found[j]);
+    }
+    return true;
+}
+
+static void order_n(const Tables& t, int m, int n, float* V, Code* codes, void* work, const volatile int* stop) {
+    order2(t, n, V, codes, work, stop);
+    const Scratch s = carve(t, n, m * (2 * m + 2), work);
+    const std::size_t square = static_cast<std::size_t>(m) * m * t.Kp;
+    int choice[kMaxOrder], found[kMaxOrder];
+    Group g{t, m, 0, s.vectors, s.vectors + square, s.vectors + 2 * square, nullptr, 0, false, choice, found, stop};
+    g.bounds = g.outer + static_cast<std::size_t>(m) * t.Kp;
+    for (int i = 0; i < n; ++i) s.active[i] = i, s.clean[i] = 0;
+    const int groups = m == t.C ? 1 : t.C;
+    int left = n;
+    for (int visit = 0; left > 0 && visit < kMaxSweeps * groups && !*stop; ++visit) {
+        g.first = visit % groups;
+        prepare(g);
+        int kept = 0;
+        for (int x = 0; x < left && !*stop; ++x) {
+            const int i = s.active[x];
+            if (assign_group(g, V + at(t, i, 0), codes + static_cast<std::size_t>(i) * t.C)) s.clean[i] = 0;
+            if (++s.clean[i] < groups) s.active[kept++] = i;
+        }
+        left = kept;
+    }
+}
+
+}  // namespace GKMEANS_LEVEL
+}  // namespace gkmeans

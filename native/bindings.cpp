@@ -1,0 +1,143 @@
+// The kernels as Python functions. Shapes and codes are checked here, before any pointer is handed on.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <climits>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels.hpp"
+
+namespace nb = nanobind;
+using namespace gkmeans;
+
+template <typename T, int N>
+using In = nb::ndarray<const T, nb::ndim<N>, nb::c_contig, nb::device::cpu>;
+template <typename T, int N>
+using Out = nb::ndarray<T, nb::ndim<N>, nb::c_contig, nb::device::cpu>;
+using Level = std::optional<std::string>;
+
+static void require(bool ok, const char* rule) {
+    if (!ok) throw nb::value_error(rule);
+}
+
+static int dimension(std::size_t size) {
+    require(size <= INT_MAX, "a dimension is larger than 2^31 - 1; pass smaller blocks");
+    return static_cast<int>(size);
+}
+
+static const Kernels& at_level(const Level& level) {
+    if (!level) return active();
+    const Kernels* k = find(level->c_str());
+    require(k != nullptr, "level is not one that this CPU and build have; see simd_levels()");
+    return *k;
+}
+
+template <typename Array>
+static void check_codes(const Array& codes, int K) {
+    const Code* p = codes.data();
+    for (std::size_t i = 0; i < codes.size(); ++i) require(p[i] < K, "a code is not below the number of codewords");
+}
+
+struct Free {
+    void operator()(void* p) const { std::free(p); }
+};
+
+static std::unique_ptr<void, Free> allocate(std::size_t bytes) {
+    void* p = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
+    if (!p) throw std::bad_alloc();
+    return std::unique_ptr<void, Free>(p);
+}
+
+static void assign(Out<float, 3> V, In<float, 4> T, In<float, 2> N, In<float, 3> rowmin, Out<Code, 2> codes, int order,
+                   bool start, In<int, 1> stop, const Level& level) {
+    const int n = dimension(V.shape(0)), C = dimension(T.shape(0)), K = dimension(T.shape(2)),
+              Kp = dimension(T.shape(3));
+    require(C >= 1 && K >= 1 && K <= 65536 && Kp >= K && Kp % kPad == 0, "T must have shape (C, C, K, Kp)");
+    require(T.shape(1) == T.shape(0), "T must have shape (C, C, K, Kp)");
+    require(V.shape(1) == T.shape(0) && V.shape(2) == T.shape(3), "V must have shape (n, C, Kp)");
+    require(N.shape(0) == T.shape(0) && N.shape(1) == T.shape(3), "N must have shape (C, Kp)");
+    require(rowmin.shape(0) == T.shape(0) && rowmin.shape(1) == T.shape(0) && rowmin.shape(2) == T.shape(3),
+            "rowmin must have shape (C, C, Kp)");
+    require(codes.shape(0) == V.shape(0) && codes.shape(1) == T.shape(0), "codes must have shape (n, C)");
+    require(order >= 1 && order <= C && order <= kMaxOrder, "order must be from 1 to C, and at most 64");
+    require(stop.shape(0) == 1, "stop must have shape (1,)");
+    if (!start) check_codes(codes, K);
+    const Kernels& kernels = at_level(level);
+    const Tables tables{C, K, Kp, T.data(), N.data(), rowmin.data()};
+    auto work = allocate(workspace(C, Kp, n, order));
+    nb::gil_scoped_release release;
+    if (start) kernels.greedy(tables, n, V.data(), codes.data(), work.get());
+    kernels.order1(tables, n, V.data(), codes.data(), work.get());
+    if (order == 2) kernels.order2(tables, n, V.data(), codes.data(), work.get(), stop.data());
+    if (order > 2) kernels.order_n(tables, order, n, V.data(), codes.data(), work.get(), stop.data());
+}
+
+static void decode(In<float, 3> D, In<Code, 2> codes, Out<float, 2> out, const Level& level) {
+    const int n = dimension(codes.shape(0)), C = dimension(D.shape(0)), K = dimension(D.shape(1)),
+              P = dimension(D.shape(2));
+    require(codes.shape(1) == D.shape(0), "codes must have shape (n, C)");
+    require(out.shape(0) == codes.shape(0) && out.shape(1) == D.shape(2), "out must have shape (n, P)");
+    check_codes(codes, K);
+    const Kernels& kernels = at_level(level);
+    nb::gil_scoped_release release;
+    kernels.decode(n, C, K, P, D.data(), codes.data(), out.data());
+}
+
+static void errors(In<float, 2> X, In<float, 3> D, In<Code, 2> codes, Out<float, 1> out, const Level& level) {
+    const int n = dimension(codes.shape(0)), C = dimension(D.shape(0)), K = dimension(D.shape(1)),
+              P = dimension(D.shape(2));
+    require(codes.shape(1) == D.shape(0), "codes must have shape (n, C)");
+    require(X.shape(0) == codes.shape(0) && X.shape(1) == D.shape(2), "X must have shape (n, P)");
+    require(out.shape(0) == codes.shape(0), "out must have shape (n,)");
+    check_codes(codes, K);
+    const Kernels& kernels = at_level(level);
+    nb::gil_scoped_release release;
+    kernels.errors(n, C, K, P, X.data(), D.data(), codes.data(), out.data());
+}
+
+static void add_rows(In<float, 2> X, In<Code, 2> codes, Out<double, 3> W, const Level& level) {
+    const int n = dimension(codes.shape(0)), C = dimension(W.shape(0)), K = dimension(W.shape(1)),
+              P = dimension(W.shape(2));
+    require(codes.shape(1) == W.shape(0), "codes must have shape (n, C)");
+    require(X.shape(0) == codes.shape(0) && X.shape(1) == W.shape(2), "X must have shape (n, P)");
+    check_codes(codes, K);
+    const Kernels& kernels = at_level(level);
+    nb::gil_scoped_release release;
+    kernels.add_rows(n, C, K, P, X.data(), codes.data(), W.data());
+}
+
+static void count_pairs(In<Code, 2> codes, int b, int c, Out<std::int32_t, 2> Z, const Level& level) {
+    const int n = dimension(codes.shape(0)), C = dimension(codes.shape(1)), K = dimension(Z.shape(0));
+    require(Z.shape(1) == Z.shape(0), "Z must have shape (K, K)");
+    require(0 <= b && b < C && 0 <= c && c < C, "b and c must be dictionaries, from 0 to C - 1");
+    check_codes(codes, K);
+    const Kernels& kernels = at_level(level);
+    nb::gil_scoped_release release;
+    kernels.count_pairs(n, C, K, b, c, codes.data(), Z.data());
+}
+
+NB_MODULE(_core, m) {
+    m.doc() = "Native kernels over one block of rows. Codes are uint16 here whatever the user sees.";
+    const auto level = nb::arg("level") = nb::none();
+    m.def("assign", &assign, nb::arg("V"), nb::arg("T"), nb::arg("N"), nb::arg("rowmin"), nb::arg("codes"),
+          nb::arg("order"), nb::arg("start"), nb::arg("stop"), level);
+    m.def("decode", &decode, nb::arg("D"), nb::arg("codes"), nb::arg("out"), level);
+    m.def("errors", &errors, nb::arg("X"), nb::arg("D"), nb::arg("codes"), nb::arg("out"), level);
+    m.def("add_rows", &add_rows, nb::arg("X"), nb::arg("codes"), nb::arg("W"), level);
+    m.def("count_pairs", &count_pairs, nb::arg("codes"), nb::arg("b"), nb::arg("c"), nb::arg("Z"), level);
+    m.def("simd_level", [] { return std::string(active().name); });
+    m.def("simd_levels", [] {
+        std::vector<std::string> names;
+        for (const char* name : kLevels) {
+            if (find(name)) names.emplace_back(name);
+        }
+        return names;
+    });
+}

@@ -1,0 +1,14 @@
+// Everything one level is made of; kernels_*.cpp name the level and include this.
+//
+// No standard-library templates here: a copy compiled for a wide level could be linked in for all of them.
+#include "kernels.hpp"
+//
+#include "simd.inl"
+//
+#include "assign1.inl"
+//
+#include "assign2.inl"
+//
+#include "assign_n.inl"
+//
+#include "sums.inl"

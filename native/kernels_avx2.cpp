@@ -1,0 +1,13 @@
+#define GKMEANS_LEVEL avx2
+#include "kernels.inl"
+
+namespace gkmeans {
+
+const Kernels& kernels_avx2() {
+    using namespace avx2;
+    static constexpr Kernels table{"avx2", greedy,  order1,   order2,     order_n,
+                                   decode, errors, add_rows, count_pairs};
+    return table;
+}
+
+}  // namespace gkmeans

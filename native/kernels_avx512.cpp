@@ -1,0 +1,13 @@
+#define GKMEANS_LEVEL avx512
+#include "kernels.inl"
+
+namespace gkmeans {
+
+const Kernels& kernels_avx512() {
+    using namespace avx512;
+    static constexpr Kernels table{"avx512", greedy,  order1,   order2,     order_n,
+                                   decode, errors, add_rows, count_pairs};
+    return table;
+}
+
+}  // namespace gkmeans

@@ -1,0 +1,13 @@
+#define GKMEANS_LEVEL baseline
+#include "kernels.inl"
+
+namespace gkmeans {
+
+const Kernels& kernels_baseline() {
+    using namespace baseline;
+    static constexpr Kernels table{"baseline", greedy,  order1,   order2,     order_n,
+                                   decode, errors, add_rows, count_pairs};
+    return table;
+}
+
+}  // namespace gkmeans

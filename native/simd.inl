@@ -1,0 +1,87 @@
+// A register of floats for the level being compiled; the only place that names instructions.
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#elif defined(__AVX2__)
+#include <immintrin.h>
+#elif defined(__SSE2__)
+#include <emmintrin.h>
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
+#endif
+
+namespace gkmeans {
+namespace GKMEANS_LEVEL {
+
+#if defined(__AVX512F__)
+constexpr int kLanes = 16;
+using Vec = __m512;
+static inline Vec load(const float* p) { return _mm512_loadu_ps(p); }
+static inline void store(float* p, Vec v) { _mm512_storeu_ps(p, v); }
+static inline Vec splat(float x) { return _mm512_set1_ps(x); }
+static inline Vec least(Vec a, Vec b) { return _mm512_min_ps(a, b); }
+static inline float least_lane(Vec v) { return _mm512_reduce_min_ps(v); }
+static inline unsigned lanes_equal(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
+static inline unsigned lanes_below(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+#elif defined(__AVX2__)
+constexpr int kLanes = 8;
+using Vec = __m256;
+static inline Vec load(const float* p) { return _mm256_loadu_ps(p); }
+static inline void store(float* p, Vec v) { _mm256_storeu_ps(p, v); }
+static inline Vec splat(float x) { return _mm256_set1_ps(x); }
+static inline Vec least(Vec a, Vec b) { return _mm256_min_ps(a, b); }
+static inline float least_lane(Vec v) {
+    __m128 m = _mm_min_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    m = _mm_min_ps(m, _mm_movehl_ps(m, m));
+    return _mm_cvtss_f32(_mm_min_ss(m, _mm_shuffle_ps(m, m, 1)));
+}
+static inline unsigned lanes_equal(Vec a, Vec b) { return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_EQ_OQ)); }
+static inline unsigned lanes_below(Vec a, Vec b) { return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_LT_OQ)); }
+#elif defined(__SSE2__)
+constexpr int kLanes = 4;
+using Vec = __m128;
+static inline Vec load(const float* p) { return _mm_loadu_ps(p); }
+static inline void store(float* p, Vec v) { _mm_storeu_ps(p, v); }
+static inline Vec splat(float x) { return _mm_set1_ps(x); }
+static inline Vec least(Vec a, Vec b) { return _mm_min_ps(a, b); }
+static inline float least_lane(Vec v) {
+    __m128 m = _mm_min_ps(v, _mm_movehl_ps(v, v));
+    return _mm_cvtss_f32(_mm_min_ss(m, _mm_shuffle_ps(m, m, 1)));
+}
+static inline unsigned lanes_equal(Vec a, Vec b) { return _mm_movemask_ps(_mm_cmpeq_ps(a, b)); }
+static inline unsigned lanes_below(Vec a, Vec b) { return _mm_movemask_ps(_mm_cmplt_ps(a, b)); }
+#elif defined(__ARM_NEON)
+constexpr int kLanes = 4;
+using Vec = float32x4_t;
+static inline Vec load(const float* p) { return vld1q_f32(p); }
+static inline void store(float* p, Vec v) { vst1q_f32(p, v); }
+static inline Vec splat(float x) { return vdupq_n_f32(x); }
+static inline Vec least(Vec a, Vec b) { return vminq_f32(a, b); }
+static inline float least_lane(Vec v) { return vminvq_f32(v); }
+static inline unsigned lane_bits(uint32x4_t m) {
+    const uint32x4_t bit = {1, 2, 4, 8};
+    return vaddvq_u32(vandq_u32(m, bit));
+}
+static inline unsigned lanes_equal(Vec a, Vec b) { return lane_bits(vceqq_f32(a, b)); }
+static inline unsigned lanes_below(Vec a, Vec b) { return lane_bits(vcltq_f32(a, b)); }
+#else
+#error "the baseline level needs SSE2 or NEON"
+#endif
+// Vec has + and - by the compiler's vector extension.
+
+// Index of the first of Kp values equal to x; x is one of them.
+static inline int index_of(const float* values, int Kp, float x) {
+    const Vec vx = splat(x);
+    for (int k = 0; k < Kp; k += kLanes) {
+        if (const unsigned mask = lanes_equal(load(values + k), vx)) return k + __builtin_ctz(mask);
+    }
+    return 0;
+}
+
+static inline float least_of(const float* values, int Kp) {
+    Vec m = load(values);
+    for (int k = kLanes; k < Kp; k += kLanes) m = least(m, load(values + k));
+    return least_lane(m);
+}
+
+}  // namespace GKMEANS_LEVEL
+}  // namespace gkmeans

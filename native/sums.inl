@@ -1,0 +1,66 @@
+// Decoding, errors, and the two sums of the update (Sec. 2.2): W, rows by codeword, and Z, co-occurrence counts.
+
+namespace gkmeans {
+namespace GKMEANS_LEVEL {
+
+static void decode(int n, int C, int K, int P, const float* D, const Code* codes, float* out) {
+    for (int i = 0; i < n; ++i) {
+        const Code* code = codes + static_cast<std::size_t>(i) * C;
+        float* x = out + static_cast<std::size_t>(i) * P;
+        for (int p = 0; p < P; ++p) x[p] = 0;
+        for (int c = 0; c < C; ++c) {
+            const float* d = D + (static_cast<std::size_t>(c) * K + code[c]) * P;
+            for (int p = 0; p < P; ++p) x[p] += d[p];
+        }
+    }
+}
+
+// Sixteen running sums at every level, so that every level adds in the same order.
+static void errors(int n, int C, int K, int P, const float* X, const float* D, const Code* codes, float* out) {
+    constexpr int L = 16;
+    for (int i = 0; i < n; ++i) {
+        const Code* code = codes + static_cast<std::size_t>(i) * C;
+        const float* x = X + static_cast<std::size_t>(i) * P;
+        float sums[L] = {};
+        int p = 0;
+        for (; p + L <= P; p += L) {
+            float r[L];
+            for (int q = 0; q < L; ++q) r[q] = x[p + q];
+            for (int c = 0; c < C; ++c) {
+                const float* d = D + (static_cast<std::size_t>(c) * K + code[c]) * P + p;
+                for (int q = 0; q < L; ++q) r[q] -= d[q];
+            }
+            for (int q = 0; q < L; ++q) sums[q] += r[q] * r[q];
+        }
+        for (; p < P; ++p) {
+            float r = x[p];
+            for (int c = 0; c < C; ++c) r -= D[(static_cast<std::size_t>(c) * K + code[c]) * P + p];
+            sums[p % L] += r * r;
+        }
+        float total = 0;
+        for (int q = 0; q < L; ++q) total += sums[q];
+        out[i] = total;
+    }
+}
+
+static void add_rows(int n, int C, int K, int P, const float* X, const Code* codes,
+                     double* W) {
+    for (int i = 0; i < n; ++i) {
+        const Code* code = codes + static_cast<std::size_t>(i) * C;
+        const float* x = X + static_cast<std::size_t>(i) * P;
+        for (int c = 0; c < C; ++c) {
+            double* w = W + (static_cast<std::size_t>(c) * K + code[c]) * P;
+            for (int p = 0; p < P; ++p) w[p] += static_cast<double>(x[p]);
+        }
+    }
+}
+
+static void count_pairs(int n, int C, int K, int b, int c, const Code* codes, std::int32_t* Z) {
+    for (int i = 0; i < n; ++i) {
+        const Code* code = codes + static_cast<std::size_t>(i) * C;
+        Z[static_cast<std::size_t>(code[b]) * K + code[c]] += 1;
+    }
+}
+
+}  // namespace GKMEANS_LEVEL
+}  // namespace gkmeans

@@ -1,0 +1,25 @@
+"""Native kernels over one block of rows. Codes are uint16 here whatever the user sees."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+_Floats = NDArray[np.float32]
+_Codes = NDArray[np.uint16]
+
+def assign(
+    V: _Floats,  # (n, C, Kp) products <x, d>, used up
+    T: _Floats,  # (C, C, K, Kp)
+    N: _Floats,  # (C, Kp)
+    rowmin: _Floats,  # (C, C, Kp)
+    codes: _Codes,  # (n, C) in and out
+    order: int,
+    start: bool,  # True: a greedy start; False: from the codes given
+    stop: NDArray[np.int32],  # (1,) not 0: return early
+    level: str | None = None,
+) -> None: ...
+def decode(D: _Floats, codes: _Codes, out: _Floats, level: str | None = None) -> None: ...
+def errors(X: _Floats, D: _Floats, codes: _Codes, out: _Floats, level: str | None = None) -> None: ...
+def add_rows(X: _Floats, codes: _Codes, W: NDArray[np.float64], level: str | None = None) -> None: ...
+def count_pairs(codes: _Codes, b: int, c: int, Z: NDArray[np.int32], level: str | None = None) -> None: ...
+def simd_level() -> str: ...
+def simd_levels() -> list[str]: ...

@@ -1,0 +1,82 @@
+"""Arrays and what describes them in one safetensors file: written whole or not at all, checked before use."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+Arrays = dict[str, NDArray[Any]]
+VERSION = 1
+
+
+class FileError(ValueError):
+    """A file is damaged, foreign, or of a version that this gkmeans does not read."""
+
+
+def _digest(arrays: Arrays, text: str) -> str:
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(arrays):
+        array = arrays[name]
+        digest.update(f"{name}:{array.dtype.str}:{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+def write(path: str | os.PathLike[str], kind: str, arrays: Arrays, description: dict[str, Any]) -> None:
+    """Write beside, flush, rename: a reader sees the old file or the new one."""
+    target = Path(path)
+    text = json.dumps(description, sort_keys=True)
+    metadata = {"format": kind, "version": str(VERSION), "description": text, "sha256": _digest(arrays, text)}
+    data = save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, metadata)
+    handle, beside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(beside, 0o666 & ~umask)
+        os.replace(beside, target)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(beside)
+        raise
+
+
+def read(path: str | os.PathLike[str], kind: str) -> tuple[Arrays, dict[str, Any]]:
+    """Arrays and description of a file of this kind, its checksum verified."""
+    data = Path(path).read_bytes()
+    try:
+        length = int.from_bytes(data[:8], "little")
+        header = json.loads(data[8 : 8 + length]) if 0 < length <= len(data) - 8 else None
+        metadata = header.get("__metadata__") if isinstance(header, dict) else None
+    except ValueError as error:
+        raise FileError(f"{path} is not a {kind} file: its header cannot be read ({error}); save it anew") from error
+    if not isinstance(metadata, dict) or metadata.get("format") != kind:
+        raise FileError(f"{path} is not a {kind} file, or it is truncated; pass a file that gkmeans saved")
+    if metadata.get("version") != str(VERSION):
+        raise FileError(
+            f"{path} has format version {metadata.get('version')}; this gkmeans reads version {VERSION}: update gkmeans"
+        )
+    try:
+        arrays: Arrays = load(data)
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise FileError(f"{path} is damaged ({error}); save it anew or take a copy") from error
+    text = str(metadata.get("description"))
+    if _digest(arrays, text) != metadata.get("sha256"):
+        raise FileError(f"{path} was changed after it was saved: its sha256 does not match; save it anew or take a copy")
+    description = json.loads(text)
+    if not isinstance(description, dict):
+        raise FileError(f"{path} has a description that is not an object; save it anew")
+    return arrays, description

@@ -1,0 +1,80 @@
+"""Blocks of rows over threads: the only place that starts threads or limits BLAS.
+
+Work is cut into pieces whose bounds depend on the data alone, each piece runs on one thread with BLAS held to one
+thread, and results come back in the order of the pieces: the bits are the same for every number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from functools import lru_cache
+from types import TracebackType
+from typing import Any, TypeVar
+
+import joblib
+import numpy as np
+import scipy.linalg.blas  # noqa: F401  scipy brings a BLAS of its own, which the controller must find
+from threadpoolctl import ThreadpoolController
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+BLOCK_FLOATS = 1 << 21
+"""Floats that one block of products may hold: 8 MB a thread."""
+
+
+def block_rows(width: int) -> int:
+    """Rows of a block whose rows need ``width`` floats each."""
+    return max(16, min(4096, BLOCK_FLOATS // max(1, width)))
+
+
+def spans(n: int, size: int) -> list[tuple[int, int]]:
+    """Cut ``range(n)`` into ``(start, stop)`` pairs of at most ``size``."""
+    return [(start, min(start + size, n)) for start in range(0, n, size)]
+
+
+def effective_jobs(n_jobs: int | None) -> int:
+    """Threads that ``n_jobs`` asks for: None means every core, -2 all but one."""
+    return int(joblib.effective_n_jobs(-1 if n_jobs is None else n_jobs))
+
+
+@lru_cache(maxsize=1)
+def _blas() -> Any:
+    return ThreadpoolController().select(user_api="blas")
+
+
+class Workers:
+    """Threads for one call of the library, and the flag that stops the kernels early.
+
+    Used as a context; the calling thread only waits, so that Ctrl-C reaches it at once.
+    """
+
+    def __init__(self, n_jobs: int | None = None) -> None:
+        self.n_jobs = effective_jobs(n_jobs)
+        self.stop = np.zeros(1, np.int32)
+
+    def __enter__(self) -> Workers:
+        self._limit = _blas().limit(limits=1)
+        self._pool = ThreadPoolExecutor(self.n_jobs, thread_name_prefix="gkmeans")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._limit.restore_original_limits()
+
+    def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        """Results of ``function`` over ``items``, in their order; the first error ends all of it."""
+        futures = [self._pool.submit(function, item) for item in items]
+        try:
+            wait(futures, return_when=FIRST_EXCEPTION)
+        except BaseException:
+            self.stop[0] = 1
+            raise
+        finally:
+            if any(not future.done() or future.exception() for future in futures):
+                for future in futures:
+                    future.cancel()
+        return [future.result() for future in futures]

@@ -1,0 +1,168 @@
+"""User input to checked arrays, or an error that names the value, the rule and the way out."""
+
+from __future__ import annotations
+
+import warnings
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils.validation import validate_data
+
+from ._parallel import spans
+from ._rows import READ_ROWS, Codes, Floats
+from .dictionaries import code_dtype
+
+LARGEST_SQUARE = float(np.finfo(np.float32).max) / 16
+SMALL_VALUE = 1e-15
+_SAFE_KINDS = ("uint8", "int8", "uint16", "int16", "bool", "float16")
+
+
+class DataWarning(UserWarning):
+    """The data has a property that a user should know of; the answer given is still right."""
+
+
+def check_integer(name: str, value: Any, low: int, high: int | None = None) -> int:
+    """``value`` as an int from ``low`` to ``high``."""
+    rule = f"an integer from {low} to {high}" if high is not None else f"an integer of at least {low}"
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise ValueError(f"{name}={value!r} is not an integer; use {rule}")
+    if value < low or (high is not None and value > high):
+        raise ValueError(f"{name}={value!r} is out of range; use {rule}")
+    return int(value)
+
+
+def check_codewords(value: Any) -> int:
+    """``n_codewords``: codes must fit uint16."""
+    if isinstance(value, Integral) and value > 65536:
+        raise ValueError(f"n_codewords={value} does not fit uint16 codes; use at most 65536")
+    return check_integer("n_codewords", value, 1, 65536)
+
+
+def check_order(value: Any, C: int) -> int:
+    """``order``: dictionaries assigned jointly, at most all of them."""
+    if isinstance(value, Integral) and not isinstance(value, bool) and value > C:
+        raise ValueError(f"order={value} is larger than n_dictionaries={C}; use an order from 1 to {C}")
+    return check_integer("order", value, 1, C)
+
+
+def check_tolerance(value: Any) -> float:
+    """``tol``: a finite number that is not negative."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < np.inf:
+        raise ValueError(f"tol={value!r} is out of range; use a number of at least 0, such as 1e-5")
+    return float(value)
+
+
+def check_n_jobs(value: Any) -> int | None:
+    """``n_jobs``: None, or an integer that is not 0."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, Integral) or value == 0:
+        raise ValueError(
+            f"n_jobs={value!r} is not a number of threads; use None for all cores, 1 for one, or -1 for all"
+        )
+    return int(value)
+
+
+def check_X(estimator: Any, X: Any, *, reset: bool) -> NDArray[np.generic]:
+    """Rows (n, P) of real, finite numbers whose squares fit float32, in their own dtype and without a copy."""
+    shape = getattr(X, "shape", None)
+    if shape is not None and len(shape) > 2:
+        raise ValueError(
+            f"X has shape {tuple(shape)}, {len(shape)} dimensions; it must be 2-d, a vector a row: "
+            "use X.reshape(len(X), -1)"
+        )
+    if not scipy.sparse.issparse(X) and getattr(getattr(X, "dtype", None), "kind", "") in "SUV" and shape:
+        raise ValueError(
+            f"X has dtype {X.dtype}, which is not numeric; convert it first, for instance by X.astype(float)"
+        )
+    out: NDArray[np.generic] = validate_data(
+        estimator, X, reset=reset, dtype="numeric", ensure_all_finite=False, ensure_min_samples=1
+    )
+    if out.dtype.name not in _SAFE_KINDS:
+        for start, stop in spans(len(out), READ_ROWS):
+            _check_values(out[start:stop], start)
+    elif out.dtype == np.float16:
+        for start, stop in spans(len(out), READ_ROWS):
+            _check_finite(out[start:stop], start)
+    return out
+
+
+def _check_finite(X: NDArray[Any], first: int) -> None:
+    finite = np.isfinite(X)
+    if finite.all():
+        return
+    row, column = (int(i) for i in np.argwhere(~finite)[0])
+    what = "NaN" if np.isnan(X[row, column]) else "infinity"
+    raise ValueError(
+        f"X contains {what} in row {first + row}, column {column}; every value must be finite: drop such rows "
+        "or fill them, for instance with sklearn.impute.SimpleImputer"
+    )
+
+
+def _check_values(X: NDArray[Any], first: int) -> None:
+    if X.dtype.kind == "f":
+        _check_finite(X, first)
+    with np.errstate(over="ignore"):
+        squares = np.einsum("ij,ij->i", X, X, dtype=np.float64)
+    if squares.max() > LARGEST_SQUARE:
+        row = int(squares.argmax())
+        value = float(np.abs(X[row].astype(np.float64)).max())
+        raise ValueError(
+            f"X holds {value:.3g} in row {first + row}; its square overflows float32 (the squared length of a row "
+            f"must stay below {LARGEST_SQUARE:.3g}): divide X, for instance by {value:.1g}"
+        )
+
+
+def warn_about(X: NDArray[Any], K: int) -> None:
+    """Warn of data that fits worse than its shape suggests, with the numbers."""
+    n, P = X.shape
+    low, high, keys = np.full(P, np.inf), np.full(P, -np.inf), []
+    weights = np.random.default_rng(0).standard_normal(P)
+    for start, stop in spans(n, READ_ROWS):
+        block = np.asarray(X[start:stop], np.float64)
+        low, high = np.minimum(low, block.min(axis=0)), np.maximum(high, block.max(axis=0))
+        keys.append(block @ weights)
+    messages = []
+    if n < K:
+        messages.append(f"X has {n} rows, fewer than n_codewords={K}: at least {K - n} of each {K} codewords stay unused")
+    elif (distinct := len(np.unique(np.concatenate(keys)))) < K:
+        messages.append(f"X has {distinct} distinct rows among {n}, fewer than n_codewords={K}: codewords stay unused")
+    constant = int((low == high).sum())
+    if constant == P and n > 1:
+        messages.append(f"all {n} rows of X are equal: one codeword describes them")
+    elif constant and n > 1:
+        messages.append(f"{constant} of {P} columns of X are constant: they carry no information")
+    if P == 1:
+        messages.append(f"X has 1 column and {n} rows: one number a vector, which its own bytes may hold as well")
+    largest = float(max(np.abs(low).max(), np.abs(high).max()))
+    if 0 < largest < SMALL_VALUE:
+        messages.append(f"X has no value above {largest:.3g}: squares underflow float32, so X is scaled inside")
+    for message in messages:
+        warnings.warn(message, DataWarning, stacklevel=4)
+
+
+def check_codes(codes: ArrayLike, C: int, K: int) -> Codes:
+    """Codes (n, C) of unsigned or other integers below K."""
+    out = np.asarray(codes)
+    if out.ndim != 2 or out.shape[1] != C:
+        raise ValueError(f"codes have shape {out.shape}; they must be (n, {C}), a column for each dictionary")
+    if out.dtype.kind not in "ui":
+        raise ValueError(f"codes have dtype {out.dtype}; they must be integers as encode gives, {code_dtype(K).__name__}")
+    if out.size and (int(out.max()) >= K or int(out.min()) < 0):
+        wrong = int(out.max()) if int(out.max()) >= K else int(out.min())
+        raise ValueError(f"codes hold {wrong}; with n_codewords={K} they must lie in 0 … {K - 1}")
+    return out.astype(code_dtype(K), copy=False)
+
+
+def check_start(init: NDArray[Any], shape: tuple[int, int, int]) -> Floats:
+    """An ``init`` array of shape (C, K, P)."""
+    if init.shape != shape:
+        raise ValueError(
+            f"init has shape {init.shape}; it must be (n_dictionaries, n_codewords, n_features) = {shape}"
+        )
+    if init.dtype.kind not in "fiu" or not np.isfinite(init).all():
+        raise ValueError(f"init ({init.dtype}) holds values that are not finite numbers; pass dictionaries_ of a fit")
+    return np.asarray(init, np.float32)

@@ -1,0 +1,90 @@
+"""Assignment: greedy start, O1GA, O2GA, OnGA, Sec. 2.1, Alg. 2.
+
+A pass cuts the rows into blocks; each block makes one BLAS product for the ⟨x, d⟩ of all codewords, then the kernel
+chooses the codes. Where T would be too large, order 1 works on residuals instead: a product for each dictionary and
+sweep, but no table.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import _core
+from ._parallel import Workers, block_rows, spans
+from ._rows import Codes, Floats, Source
+from .dictionaries import TABLE_BYTES, Dictionaries, Tables, code_dtype, squared_errors, table_bytes
+
+MAX_SWEEPS = 100
+
+
+def check_table(order: int, C: int, K: int) -> None:
+    """Raise where ``order`` dictionaries of ``K`` codewords cannot be assigned jointly."""
+    if order > 1 and table_bytes(C, K) > TABLE_BYTES:
+        raise ValueError(
+            f"order={order} with {C} dictionaries of {K} codewords needs a table of "
+            f"{table_bytes(C, K) / 2**30:.1f} GiB, more than the limit of {TABLE_BYTES / 2**30:.0f} GiB; "
+            "use order=1 or fewer codewords"
+        )
+
+
+def assign_block(
+    X: Floats, tables: Tables, order: int, codes: Codes | None, stop: NDArray[np.int32]
+) -> NDArray[np.uint16]:
+    """Codes (m, C) of the rows ``X`` (m, P); from ``codes``, or from a greedy start where it is None."""
+    C, Kp, P = tables.padded.shape
+    start = codes is None
+    out = np.empty((len(X), C), np.uint16) if codes is None else np.array(codes, np.uint16, order="C")
+    if tables.T is None or tables.rowmin is None:
+        return _assign_by_residuals(X, tables, out, start)
+    V = (X @ tables.padded.reshape(C * Kp, P).T).reshape(len(X), C, Kp)
+    _core.assign(V, tables.T, tables.N, tables.rowmin, out, min(order, C), start, stop)
+    return out
+
+
+def _assign_by_residuals(X: Floats, tables: Tables, codes: NDArray[np.uint16], start: bool) -> NDArray[np.uint16]:
+    """O1GA as Eq. 5 has it, on the residual y; ``start`` does the greedy start first."""
+    D, N = tables.D, tables.N[:, : tables.D.shape[1]]
+    residual = X.copy()
+    row = np.arange(len(X))
+    for c in range(len(D)):
+        if start:
+            codes[:, c] = (N[c] - residual @ D[c].T).argmin(axis=1)
+        residual -= D[c][codes[:, c]]
+    for _ in range(MAX_SWEEPS if len(D) > 1 or not start else 0):
+        changed = False
+        for c in range(len(D)):
+            residual += D[c][codes[:, c]]
+            cost = N[c] - residual @ D[c].T
+            best = cost.argmin(axis=1)
+            better = cost[row, best] < cost[row, codes[:, c]]
+            codes[better, c] = best[better]
+            residual -= D[c][codes[:, c]]
+            changed |= bool(better.any())
+        if not changed:
+            break
+    return codes
+
+
+def assign(
+    rows: Source, dictionaries: Dictionaries, order: int, codes: Codes | None, workers: Workers
+) -> tuple[Codes, Floats]:
+    """One pass over all rows: codes (n, C) and the squared error (n, U) of each row in each of U blocks."""
+    tables = [Tables.of(D, workers) for D in dictionaries.D]
+    C, K, _ = dictionaries.shape
+    out = np.empty((len(rows), C), code_dtype(K))
+    errors = np.empty((len(rows), len(dictionaries.blocks)), np.float32)
+
+    def one(span: tuple[int, int]) -> None:
+        part = slice(*span)
+        X = dictionaries.rotate(rows.block(part))
+        for u, block in enumerate(dictionaries.blocks):
+            Xu = np.ascontiguousarray(X[:, block.dims])
+            given = None if codes is None else codes[part, block.dictionaries]
+            chosen = assign_block(Xu, tables[u], order, given, workers.stop)
+            out[part, block.dictionaries] = chosen
+            errors[part, u] = squared_errors(Xu, dictionaries.D[u], chosen)
+
+    widest = max(D.shape[0] * D.shape[1] for D in dictionaries.D)
+    workers.map(one, spans(len(rows), block_rows(widest)))
+    return out, errors

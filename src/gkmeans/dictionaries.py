@@ -1,0 +1,122 @@
+"""The dictionaries: C × K codewords of P numbers, block-diagonal inside a rotation, and the table T, Eq. 8 and 21.
+
+``GroupKMeans`` proper is one block without rotation. The stages of the hierarchical initialisation, ck-means and
+ock-means are the same with more blocks: a block is a range of the rotated dimensions and the dictionaries that live
+there, so every codeword is zero outside its block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import _core
+from ._parallel import Workers
+from ._rows import Codes, Floats, Source
+
+PAD = 16
+TABLE_BYTES = 1 << 31
+"""T may take 2 GiB; with more codewords, order 1 works without it (assignment.py)."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Dictionaries ``dictionaries`` live in the rotated dimensions ``dims``."""
+
+    dims: slice
+    dictionaries: slice
+
+
+@dataclass(frozen=True)
+class Dictionaries:
+    """One (C_u, K, P_u) array for each block u, and the rotation R (P, P) with rows ``x R``, or None."""
+
+    blocks: tuple[Block, ...]
+    D: tuple[Floats, ...]
+    R: Floats | None = None
+
+    @classmethod
+    def single(cls, D: Floats) -> Dictionaries:
+        """Unconstrained dictionaries ``D`` (C, K, P): one block, no rotation."""
+        C, _, P = D.shape
+        return cls((Block(slice(0, P), slice(0, C)),), (np.ascontiguousarray(D, np.float32),))
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(C, K, P)."""
+        return self.blocks[-1].dictionaries.stop, self.D[0].shape[1], self.blocks[-1].dims.stop
+
+    def full(self) -> Floats:
+        """Full-length dictionaries (C, K, P): ``D Rᵀ`` with zeros outside the blocks."""
+        C, K, P = self.shape
+        out = np.zeros((C, K, P), np.float32)
+        for block, D in zip(self.blocks, self.D, strict=True):
+            out[block.dictionaries, :, block.dims] = D
+        if self.R is None:
+            return out
+        return np.ascontiguousarray((out.reshape(C * K, P) @ self.R.T).reshape(C, K, P))
+
+    def rotate(self, X: Floats) -> Floats:
+        """Rows ``X`` (m, P) in the coordinates of the blocks."""
+        return X if self.R is None else X @ self.R
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What the assignment needs of one block's dictionaries ``D`` (C, K, P), padded to Kp codewords.
+
+    ``T`` (C, C, K, Kp) has ``T[c, b, j, k] = ⟨d^c_k, d^b_j⟩``, so the rows that dictionary c needs lie together;
+    ``N`` (C, Kp) half the squared norms, +inf in the padding; ``rowmin`` (C, C, Kp) the least of each row of T.
+    """
+
+    D: Floats
+    padded: Floats
+    N: Floats
+    T: Floats | None
+    rowmin: Floats | None
+
+    @classmethod
+    def of(cls, D: Floats, workers: Workers) -> Tables:
+        """Compute the tables, one dictionary a task."""
+        C, K, P = D.shape
+        Kp = -(-K // PAD) * PAD
+        padded = np.zeros((C, Kp, P), np.float32)
+        padded[:, :K] = D
+        N = np.full((C, Kp), np.inf, np.float32)
+        N[:, :K] = np.einsum("ckp,ckp->ck", D, D, dtype=np.float64) / 2
+        if table_bytes(C, K) > TABLE_BYTES:
+            return cls(D, padded, N, None, None)
+        T = np.empty((C, C, K, Kp), np.float32)
+        rowmin = np.zeros((C, C, Kp), np.float32)
+
+        def fill(c: int) -> None:
+            np.matmul(D.reshape(C * K, P), padded[c].T, out=T[c].reshape(C * K, Kp))
+            rowmin[c, :, :K] = T[c, :, :, :K].min(axis=2)
+
+        workers.map(fill, range(C))
+        return cls(D, padded, N, T, rowmin)
+
+
+def table_bytes(C: int, K: int) -> int:
+    """Size of T."""
+    return 4 * C * C * K * (-(-K // PAD) * PAD)
+
+
+def code_dtype(K: int) -> type[np.unsignedinteger]:
+    """uint8 for at most 256 codewords, else uint16."""
+    return np.uint8 if K <= 256 else np.uint16
+
+
+def squared_errors(X: Floats, D: Floats, codes: Codes) -> NDArray[np.float32]:
+    """‖x − Σ_c D[c, codes[:, c]]‖² of each row of ``X``."""
+    out = np.empty(len(X), np.float32)
+    _core.errors(X, D, np.ascontiguousarray(codes, np.uint16), out)
+    return out
+
+
+def sample_rows(rows: Source, count: int, rng: np.random.Generator) -> Floats:
+    """``count`` distinct rows in random order; where there are fewer, they are repeated in turn."""
+    chosen = rng.permutation(len(rows))[:count]
+    return rows.block(np.resize(chosen, count))

@@ -1,0 +1,53 @@
+"""Codes of new points: replay the training's stages, then refine, Sec. 2.3.2 and the hierarchy of Sec. 2.3.1.
+
+Codeword k of dictionary c keeps its identity from stage to stage, so the codes of one stage start the next. Stage 1
+is exact and cheap (each block is plain k-means), and every later stage starts from codes that its own training could
+have had. Without stages the start is greedy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ._parallel import Workers, block_rows, spans
+from ._rows import Codes, Source
+from .assignment import assign_block
+from .dictionaries import Dictionaries, Tables, code_dtype
+
+
+def encode(
+    rows: Source,
+    stages: Sequence[Dictionaries],
+    order: int,
+    codes: Codes | None,
+    workers: Workers,
+    done: Callable[[int], None] = lambda count: None,
+) -> Codes:
+    """Codes (n, C) by the last of ``stages``, started by those before it, or by ``codes`` where given."""
+    last = stages[-1]
+    C, K, _ = last.shape
+    chain = [last] if codes is not None else list(stages)
+    tables = [[Tables.of(D, workers) for D in stage.D] for stage in chain]
+    out = np.empty((len(rows), C), code_dtype(K))
+
+    def one(span: tuple[int, int]) -> None:
+        part = slice(*span)
+        X = rows.block(part)
+        known = codes is not None
+        if codes is not None:
+            out[part] = codes[part]
+        for stage, stage_tables in zip(chain, tables, strict=True):
+            Y = stage.rotate(X)
+            for block, block_tables in zip(stage.blocks, stage_tables, strict=True):
+                start = out[part, block.dictionaries] if known else None
+                Yu = np.ascontiguousarray(Y[:, block.dims])
+                out[part, block.dictionaries] = assign_block(
+                    Yu, block_tables, order if stage is last else 1, start, workers.stop
+                )
+            known = True
+        done(span[1] - span[0])
+
+    workers.map(one, spans(len(rows), block_rows(C * K)))
+    return out

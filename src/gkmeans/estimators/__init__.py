@@ -1,0 +1,1 @@
+"""The estimators: gk-means and, as gk-means under constraints, its rivals."""

@@ -1,0 +1,230 @@
+"""What every estimator shares: encode, decode, score, save. ``fit`` is each estimator's own."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+
+from .. import _files
+from .._parallel import Workers, spans
+from .._progress import Reporter
+from .._rows import READ_ROWS, Codes, Floats, Frame, Rows, decode
+from .._validation import check_codes, check_n_jobs, check_X
+from ..dictionaries import Block, Dictionaries
+from ..encoding import encode
+from ..training import relative
+
+KIND = "gkmeans-model"
+_PLAIN = (str, int, float, bool, type(None))
+
+
+class AdditiveQuantizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """A fitted quantizer: ``x ≈ Σ_c dictionaries_[c, code_c]``."""
+
+    dictionaries_: Floats
+    shift_: Floats
+    scale_: float
+    stages_: tuple[Dictionaries, ...]
+    history_: NDArray[np.float64]
+    n_iter_: int
+    n_features_in_: int
+    n_jobs: int | None
+    verbose: int
+
+    def _final(self) -> Dictionaries:
+        """``dictionaries_`` in the frame of the arithmetic."""
+        D = self.dictionaries_.astype(np.float64)
+        D[0] -= self.shift_
+        return Dictionaries.single(D * self.scale_)
+
+    def _frame(self) -> Frame:
+        return Frame(self.shift_, self.scale_)
+
+    def _encoding_order(self) -> int:
+        return 1
+
+    def encode(self, X: ArrayLike, codes: ArrayLike | None = None) -> Codes:
+        """Compress vectors.
+
+        Parameters
+        ----------
+        X : (n, P) array
+            Vectors of any numeric dtype; a memory-mapped array is read block by block.
+        codes : (n, C) integers, optional
+            Codes to start from, each row only ever improved; by default the stages of the training are replayed.
+
+        Returns
+        -------
+        (n, C) array of uint8, or uint16 where ``n_codewords`` is above 256
+        """
+        check_is_fitted(self)
+        data = check_X(self, X, reset=False)
+        C, K, _ = self.dictionaries_.shape
+        given = None if codes is None else check_codes(codes, C, K)
+        if given is not None and len(given) != len(data):
+            raise ValueError(f"codes have {len(given)} rows but X has {len(data)}; pass a row of codes for each vector")
+        with Workers(check_n_jobs(self.n_jobs)) as workers, Reporter("encode", self.verbose) as reporter:
+            reporter.expect(len(data))
+            stages = (*self.stages_, self._final())
+            return encode(Rows(data, self._frame()), stages, self._encoding_order(), given, workers, reporter.step)
+
+    def decode(self, codes: ArrayLike) -> Floats:
+        """Vectors (n, P) float32 that ``codes`` (n, C) stand for."""
+        check_is_fitted(self)
+        C, K, P = self.dictionaries_.shape
+        checked = check_codes(codes, C, K)
+        out = np.empty((len(checked), P), np.float32)
+        with Workers(check_n_jobs(self.n_jobs)) as workers:
+            workers.map(
+                lambda span: out.__setitem__(slice(*span), decode(self.dictionaries_, checked[slice(*span)])),
+                spans(len(checked), READ_ROWS),
+            )
+        return out
+
+    def relative_distortion(self, X: ArrayLike, codes: ArrayLike | None = None) -> float:
+        """Σ‖x − x̂‖² / Σ‖x‖² of ``X``, encoded afresh, or with the ``codes`` given."""
+        check_is_fitted(self)
+        data = check_X(self, X, reset=False)
+        C, K, _ = self.dictionaries_.shape
+        chosen = self.encode(data) if codes is None else check_codes(codes, C, K)
+        if len(chosen) != len(data):
+            raise ValueError(f"codes have {len(chosen)} rows but X has {len(data)}; pass a row of codes for each vector")
+
+        def part(span: tuple[int, int]) -> tuple[float, float]:
+            x = np.asarray(data[slice(*span)], np.float64) * self.scale_
+            r = x - decode(self.dictionaries_, chosen[slice(*span)]).astype(np.float64) * self.scale_
+            return float(np.einsum("ij,ij->", r, r)), float(np.einsum("ij,ij->", x, x))
+
+        with Workers(check_n_jobs(self.n_jobs)) as workers:
+            error, energy = np.sum(workers.map(part, spans(len(data), READ_ROWS)), axis=0)
+        return relative(float(error), float(energy))
+
+    def transform(self, X: ArrayLike) -> Codes:
+        """Codes of ``X``: scikit-learn's word for ``encode``."""
+        return self.encode(X)
+
+    def inverse_transform(self, codes: ArrayLike) -> Floats:
+        """Vectors of ``codes``: scikit-learn's word for ``decode``."""
+        return self.decode(codes)
+
+    def score(self, X: ArrayLike, y: Any = None) -> float:
+        """Minus the relative distortion of ``X``: higher is better, as scikit-learn's searches expect."""
+        return -self.relative_distortion(X)
+
+    def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
+        """Names of the columns of the codes."""
+        check_is_fitted(self)
+        prefix = type(self).__name__.lower()
+        return np.array([f"{prefix}{c}" for c in range(len(self.dictionaries_))], dtype=object)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = []
+        return tags
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted model to one safetensors file; ``gkmeans.load`` reads it.
+
+        The file holds everything but ``codes_``, which belong to the data, not to the model.
+        A ``random_state`` that is not a number or None is saved as None.
+        """
+        check_is_fitted(self)
+        params = self.get_params(deep=False)
+        arrays: _files.Arrays = {
+            "dictionaries": self.dictionaries_,
+            "shift": self.shift_,
+            "history": np.asarray(self.history_, np.float64),
+        }
+        if isinstance(params.get("init"), np.ndarray):
+            arrays["init"] = params["init"]
+            params["init"] = "array"
+        elif hasattr(params.get("init"), "dictionaries_"):
+            arrays["init"] = params["init"].dictionaries_
+            params["init"] = "array"
+        plain = {key: value if isinstance(value, _PLAIN) else _plain(value) for key, value in params.items()}
+        stages = []
+        for s, stage in enumerate(self.stages_):
+            stages.append([_edges(stage, "dims"), _edges(stage, "dictionaries")])
+            arrays |= {f"stage{s}.D{u}": D for u, D in enumerate(stage.D)}
+            if stage.R is not None:
+                arrays[f"stage{s}.R"] = stage.R
+        description = {
+            "estimator": type(self).__name__,
+            "params": plain,
+            "n_iter": int(self.n_iter_),
+            "scale": float(self.scale_),
+            "stages": stages,
+        }
+        if hasattr(self, "feature_names_in_"):
+            description["feature_names"] = [str(name) for name in self.feature_names_in_]
+        _files.write(path, KIND, arrays, description)
+
+    @classmethod
+    def _restored(cls, arrays: _files.Arrays, description: dict[str, Any]) -> AdditiveQuantizer:
+        """A fitted estimator from what ``save`` wrote; raises ValueError where the parts do not fit together."""
+        params = dict(description["params"])
+        if params.get("init") == "array":
+            params["init"] = _tensor(arrays, "init", np.dtype(arrays["init"].dtype), 3)
+        estimator = cls(**params)
+        D = _tensor(arrays, "dictionaries", np.dtype(np.float32), 3)
+        C, K, P = D.shape
+        if min(D.shape) < 1 or K > 65536:
+            raise ValueError(f"dictionaries of shape {D.shape}")
+        shift = _tensor(arrays, "shift", np.dtype(np.float32), 1)
+        scale = float(description["scale"])
+        if shift.shape != (P,) or not np.isfinite(scale) or scale <= 0 or np.frexp(scale)[0] != 0.5:
+            raise ValueError(f"a frame of shape {shift.shape} and scale {scale}")
+        estimator.dictionaries_, estimator.shift_, estimator.scale_ = D, shift, scale
+        estimator.stages_ = tuple(
+            _restored_stage(arrays, s, edges, (C, K, P)) for s, edges in enumerate(description["stages"])
+        )
+        estimator.history_ = _tensor(arrays, "history", np.dtype(np.float64), 1)
+        estimator.n_iter_ = int(description["n_iter"])
+        estimator.n_features_in_ = P
+        if names := description.get("feature_names"):
+            if len(names) != P:
+                raise ValueError(f"{len(names)} feature names for {P} features")
+            estimator.feature_names_in_ = np.array([str(name) for name in names], dtype=object)
+        return estimator
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else None
+
+
+def _edges(stage: Dictionaries, axis: str) -> list[int]:
+    return [0] + [getattr(block, axis).stop for block in stage.blocks]
+
+
+def _tensor(arrays: _files.Arrays, name: str, dtype: np.dtype[Any], ndim: int) -> NDArray[Any]:
+    array = arrays[name]
+    if array.dtype != dtype or array.ndim != ndim or not np.isfinite(array).all():
+        raise ValueError(f"array {name!r} of dtype {array.dtype} and shape {array.shape}, or not finite")
+    return array
+
+
+def _restored_stage(arrays: _files.Arrays, s: int, edges: Any, shape: tuple[int, int, int]) -> Dictionaries:
+    C, K, P = shape
+    dims, dictionaries = ([int(edge) for edge in axis] for axis in edges)
+    for axis, end in ((dims, P), (dictionaries, C)):
+        if axis[0] != 0 or axis[-1] != end or sorted(set(axis)) != axis or len(axis) != len(dims):
+            raise ValueError(f"stage {s} with block edges {axis} for {end}")
+    blocks = tuple(
+        Block(slice(dims[u], dims[u + 1]), slice(dictionaries[u], dictionaries[u + 1])) for u in range(len(dims) - 1)
+    )
+    D = []
+    for u, block in enumerate(blocks):
+        Du = _tensor(arrays, f"stage{s}.D{u}", np.dtype(np.float32), 3)
+        if Du.shape != (dictionaries[u + 1] - dictionaries[u], K, dims[u + 1] - dims[u]):
+            raise ValueError(f"stage {s} with dictionaries of shape {Du.shape} in {block}")
+        D.append(Du)
+    R = _tensor(arrays, f"stage{s}.R", np.dtype(np.float32), 2) if f"stage{s}.R" in arrays else None
+    if R is not None and R.shape != (P, P):
+        raise ValueError(f"stage {s} with a rotation of shape {R.shape}")
+    return Dictionaries(blocks, tuple(D), R)
+

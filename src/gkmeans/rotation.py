@@ -1,0 +1,36 @@
+"""The rotation of the hierarchical stages: an orthogonal Procrustes problem, Sec. 2.3.1, Eq. 19.
+
+``min ‖X R − X̂‖`` over orthogonal R needs only ``M = Xᵀ X̂``, and as X̂ is made of codewords, ``M = Σ_c W_cᵀ D_c``:
+the statistics of the update give it without another pass over the data.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.linalg
+
+from ._rows import Floats
+from .dictionaries import Block
+from .update import Doubles
+
+PULL = 1e-7
+"""Weight of the previous rotation, relative to M: it decides directions in which the data does not move."""
+
+
+def cross_product(blocks: tuple[Block, ...], W: Doubles, D: tuple[Floats, ...]) -> Doubles:
+    """M (P, P) = Σ over points of x x̂ᵀ, from W (C, K, P) and the blocks' dictionaries."""
+    P = W.shape[2]
+    M = np.empty((P, P))
+    for block, Du in zip(blocks, D, strict=True):
+        Wu = W[block.dictionaries].reshape(-1, P)
+        M[:, block.dims] = Wu.T @ Du.reshape(len(Wu), -1).astype(np.float64)
+    return M
+
+
+def procrustes(M: Doubles, previous: Floats) -> Floats:
+    """Orthogonal R that maximises ``tr(Rᵀ M)``, held to ``previous`` where M leaves it open."""
+    scale = float(np.linalg.norm(M))
+    if scale == 0:
+        return previous
+    U, _, Vt = scipy.linalg.svd(M / scale + PULL * previous, full_matrices=False, check_finite=False)
+    return np.ascontiguousarray(U @ Vt, np.float32)

@@ -1,0 +1,113 @@
+"""The training loop: update, assign, record, stop, Alg. 1.
+
+One loop serves gk-means, its initialisation's stages and k-means itself: they differ in the blocks of their
+dictionaries and in whether a rotation is learned.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from ._parallel import Workers
+from ._progress import Reporter
+from ._rows import Codes, Floats, Source, decode
+from .assignment import assign
+from .dictionaries import Block, Dictionaries
+from .rotation import cross_product, procrustes
+from .update import Statistics, centred
+
+@dataclass
+class Run:
+    """What every stage of one fit shares."""
+
+    energy: float  # Σ‖x‖², the denominator of the relative distortion
+    order: int
+    tol: float
+    rng: np.random.Generator
+    workers: Workers
+    reporter: Reporter
+    history: list[float] = field(default_factory=list)
+
+
+def train(
+    rows: Source, dictionaries: Dictionaries, codes: Codes | None, run: Run, max_iter: int, stage: str
+) -> tuple[Dictionaries, Codes]:
+    """Alternate update and assignment until the distortion stops falling; the run's history grows.
+
+    ``codes`` None asks for a greedy start. The codes returned are the best for the dictionaries returned.
+    """
+    errors: Floats | None = None
+    if codes is None:
+        codes, errors = assign(rows, dictionaries, run.order, None, run.workers)
+    before = np.inf
+    for iteration in range(1, max_iter + 1):
+        groups = [block.dictionaries for block in dictionaries.blocks]
+        statistics = Statistics.collect(rows, codes, dictionaries.shape[1], groups, run.workers)
+        dictionaries = updated(dictionaries, statistics, run.workers)
+        if errors is not None:
+            dictionaries = revived(dictionaries, statistics, rows, codes, errors, run.rng)
+        codes, errors = assign(rows, dictionaries, run.order, codes, run.workers)
+        distortion = relative(float(errors.sum(dtype=np.float64)), run.energy)
+        run.history.append(distortion)
+        run.reporter.iteration(stage, iteration, max_iter, distortion)
+        if before - distortion <= run.tol * distortion:
+            break
+        before = distortion
+    run.reporter.stage_done(max_iter - iteration)
+    return dictionaries, codes
+
+
+def relative(error: float, energy: float) -> float:
+    """``error / energy``; rows that are all zero and decoded exactly have none."""
+    if energy > 0:
+        return error / energy
+    return 0.0 if error == 0 else float("inf")
+
+
+def updated(dictionaries: Dictionaries, statistics: Statistics, workers: Workers) -> Dictionaries:
+    """Rotation, then codewords, each at its optimum given the other and the codes."""
+    R, D = dictionaries.R, dictionaries.D
+    if R is not None:
+        R = procrustes(cross_product(dictionaries.blocks, statistics.W, D), R)
+    solved = []
+    for block, Du in zip(dictionaries.blocks, D, strict=True):
+        W = statistics.W[block.dictionaries]
+        W = W[:, :, block.dims] if R is None else W @ R[:, block.dims].astype(np.float64)
+        Du = statistics.normal(block.dictionaries, workers).solve(W, Du)
+        solved.append(centred(Du, statistics.counts[block.dictionaries]))
+    return replace(dictionaries, D=tuple(solved), R=R)
+
+
+def revived(
+    dictionaries: Dictionaries,
+    statistics: Statistics,
+    rows: Source,
+    codes: Codes,
+    errors: Floats,
+    rng: np.random.Generator,
+) -> Dictionaries:
+    """Codewords that no point chose are moved to badly coded points: drawn by their error, met exactly."""
+    D = list(dictionaries.D)
+    for u, block in enumerate(dictionaries.blocks):
+        counts = statistics.counts[block.dictionaries]
+        unused = np.argwhere(counts == 0)
+        weights = errors[:, u].astype(np.float64)
+        candidates = int(np.count_nonzero(weights))
+        if not len(unused) or not candidates:
+            continue
+        unused = rng.permutation(unused)[:candidates]
+        points = rng.choice(len(weights), len(unused), replace=False, p=weights / weights.sum())
+        D[u] = _moved(D[u], block, dictionaries.rotate(rows.block(points)), codes[points], unused)
+    return replace(dictionaries, D=tuple(D))
+
+
+def _moved(D: Floats, block: Block, X: Floats, codes: Codes, unused: Codes) -> Floats:
+    """``D`` with codeword (c, k) = unused[i] at what row i lacks without its own codeword of dictionary c."""
+    chosen = codes[:, block.dictionaries]
+    lacking = X[:, block.dims] - decode(D, chosen)
+    c, k = unused.T
+    out = D.copy()
+    out[c, k] = lacking + D[c, chosen[np.arange(len(X)), c]]
+    return out

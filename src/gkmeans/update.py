@@ -1,0 +1,271 @@
+"""Update: the statistics Z and W and their solution, Sec. 2.2, Eq. 17.
+
+Z counts how often two codewords are chosen together, W sums the rows that chose a codeword; both are sums over
+points, so blocks, batches and machines add. The dictionaries solve ``(Z + λI) D = W + λ D_previous``: the minimum of
+the distortion plus λ‖D − D_previous‖², which is never above the distortion of ``D_previous``, fixes what the
+singular Z leaves open, and leaves a codeword that nobody chose where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse
+from numpy.typing import ArrayLike, NDArray
+
+from . import _core
+from ._parallel import Workers, spans
+from ._rows import READ_ROWS, Codes, Floats, Frame, Rows, Source
+
+RIDGE = 1e-3
+"""λ, in points: a codeword is held back by a thousandth of a point."""
+
+DENSE_UNKNOWNS = 12288
+"""Above this many codewords in use, Z is kept sparse and solved by conjugate gradients."""
+
+_SLAB = 32
+_TILE = 512
+Doubles = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """The sums over points that the update needs.
+
+    Parameters
+    ----------
+    counts : (C, K) int64
+        Points that chose each codeword: the diagonal of Z.
+    Z : dict of (b, c) to (K, K)
+        Points that chose codeword j of b and k of c, b < c, for dictionaries of one group.
+    W : (C, K, P) float64
+        Sum of the rows that chose each codeword.
+    groups : sequence of slice
+        Dictionaries that are solved together.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gkmeans.update import Statistics
+    >>> X = np.array([[0.0], [2.0], [10.0]])
+    >>> codes = np.array([[0], [0], [1]], np.uint8)
+    >>> Statistics.of(X, codes).solve(np.zeros((1, 2, 1))).round(2).ravel()
+    array([ 1., 10.], dtype=float32)
+    """
+
+    counts: NDArray[np.int64]
+    Z: dict[tuple[int, int], NDArray[np.int32]]
+    W: Doubles
+    groups: tuple[slice, ...]
+
+    @classmethod
+    def of(cls, X: ArrayLike, codes: ArrayLike, n_codewords: int | None = None) -> Statistics:
+        """Statistics of rows ``X`` (n, P) with ``codes`` (n, C); K is the largest code + 1 unless given."""
+        data, chosen = np.asarray(X), np.asarray(codes)
+        if data.ndim != 2 or chosen.ndim != 2 or len(data) != len(chosen):
+            raise ValueError(f"X {data.shape} and codes {chosen.shape} must be 2-d with equally many rows")
+        if chosen.dtype.kind not in "ui":
+            raise ValueError(f"codes are {chosen.dtype}; they must be integers, as encode gives them")
+        highest = int(chosen.max(initial=0))
+        K = highest + 1 if n_codewords is None else n_codewords
+        if highest >= K or int(chosen.min(initial=0)) < 0:
+            raise ValueError(f"codes go from {chosen.min()} to {highest}; they must lie in 0 … {K - 1}")
+        rows = Rows(data, Frame(np.zeros(data.shape[1], np.float32)))
+        with Workers() as workers:
+            return cls.collect(rows, chosen, K, (slice(0, chosen.shape[1]),), workers)
+
+    @classmethod
+    def collect(cls, rows: Source, codes: Codes, K: int, groups: Sequence[slice], workers: Workers) -> Statistics:
+        """Statistics of a whole source: a task for each slab of columns of W and for each pair of Z."""
+        n, C = codes.shape
+        wide = np.ascontiguousarray(codes, np.uint16)
+        W = np.empty((C, K, rows.n_features))
+
+        def add_slab(columns: tuple[int, int]) -> None:
+            part = np.zeros((C, K, columns[1] - columns[0]))
+            for span in spans(n, READ_ROWS):
+                if workers.stop[0]:
+                    return
+                _core.add_rows(rows.block(slice(*span), slice(*columns)), wide[slice(*span)], part)
+            W[:, :, columns[0] : columns[1]] = part
+
+        def count(pair: tuple[int, int]) -> NDArray[np.int32]:
+            if len(groups) * K * K > DENSE_UNKNOWNS**2:
+                return _count_sparse(wide, *pair, K)
+            Z = np.zeros((K, K), np.int32)
+            _core.count_pairs(wide, *pair, Z)
+            return Z
+
+        workers.map(add_slab, spans(rows.n_features, _SLAB))
+        pairs = [(b, c) for group in groups for b in range(C)[group] for c in range(b + 1, group.stop)]
+        Z = dict(zip(pairs, workers.map(count, pairs), strict=True))
+        counts = np.stack([np.bincount(wide[:, c], minlength=K) for c in range(C)]).astype(np.int64)
+        return cls(counts, Z, W, tuple(groups))
+
+    def __add__(self, other: Statistics) -> Statistics:
+        """Statistics of both sets of points together."""
+        K = max(self.W.shape[1], other.W.shape[1])
+        a, b = self._widened(K), other._widened(K)
+        if a.W.shape != b.W.shape or a.groups != b.groups:
+            raise ValueError(f"statistics of {self.W.shape} and {other.W.shape} do not add; C and P must agree")
+        Z = {pair: a.Z[pair] + b.Z[pair] for pair in a.Z}
+        return Statistics(a.counts + b.counts, Z, a.W + b.W, a.groups)
+
+    def _widened(self, K: int) -> Statistics:
+        more = K - self.W.shape[1]
+        if more <= 0:
+            return self
+        Z = {}
+        for pair, block in self.Z.items():
+            if scipy.sparse.issparse(block):
+                block = block.copy()
+                block.resize((K, K))
+                Z[pair] = block
+            else:
+                Z[pair] = np.pad(block, (0, more))
+        return Statistics(
+            np.pad(self.counts, ((0, 0), (0, more))), Z, np.pad(self.W, ((0, 0), (0, more), (0, 0))), self.groups
+        )
+
+    def solve(self, previous: ArrayLike) -> Floats:
+        """Dictionaries (C, K, P) float32 that minimise the distortion, held to ``previous`` by the ridge."""
+        D = np.asarray(previous, np.float32)
+        if D.ndim != 3 or D.shape[0] != self.W.shape[0] or D.shape[2] != self.W.shape[2]:
+            raise ValueError(f"previous has shape {D.shape}; it must be (C, K, P) = {self.W.shape}")
+        if D.shape[1] < self.W.shape[1]:
+            raise ValueError(f"previous has {D.shape[1]} codewords, but codes up to {self.W.shape[1] - 1} were seen")
+        statistics = self._widened(D.shape[1])
+        with Workers() as workers:
+            parts = [
+                statistics.normal(group, workers).solve(statistics.W[group], D[group]) for group in statistics.groups
+            ]
+        return np.concatenate(parts)
+
+    def normal(self, group: slice, workers: Workers) -> Normal:
+        """Factorised ``Z + λI`` of one group of dictionaries."""
+        first, C, K = group.start, group.stop - group.start, self.counts.shape[1]
+        counts = self.counts[group].reshape(-1)
+        used = np.flatnonzero(counts)
+        dense = len(used) <= DENSE_UNKNOWNS
+        if C == 1:
+            return Normal(used, counts[used] + RIDGE, None, None, workers)
+        where = [used[(used >= c * K) & (used < (c + 1) * K)] - c * K for c in range(C)]
+        edge = np.concatenate([[0], np.cumsum([len(w) for w in where])])
+        diagonal = counts[used] + RIDGE
+        blocks = {
+            (b, c): self.Z[first + b, first + c][where[b]][:, where[c]] for b in range(C) for c in range(b + 1, C)
+        }
+        if not dense:
+            grid = [[blocks.get((b, c)) for c in range(C)] for b in range(C)]
+            upper = scipy.sparse.bmat(
+                [
+                    [scipy.sparse.csr_array(grid[b][c]) if c > b else _empty(where, b, c) for c in range(C)]
+                    for b in range(C)
+                ],
+                format="csr",
+            )
+            return Normal(used, diagonal, None, (upper + upper.T + scipy.sparse.diags_array(diagonal)).tocsr(), workers)
+        A = np.zeros((len(used), len(used)), order="F")
+        for (b, c), block in blocks.items():
+            block = block.toarray() if scipy.sparse.issparse(block) else block
+            A[edge[c] : edge[c + 1], edge[b] : edge[b + 1]] = block.T
+        A[np.diag_indices_from(A)] = diagonal
+        return Normal(used, diagonal, _cholesky(A, workers), None, workers)
+
+
+def _count_sparse(codes: NDArray[np.uint16], b: int, c: int, K: int) -> scipy.sparse.csr_array:
+    ones = np.ones(len(codes), np.int32)
+    return scipy.sparse.coo_array((ones, (codes[:, b].astype(np.int64), codes[:, c])), shape=(K, K)).tocsr()
+
+
+def _empty(where: list[NDArray[np.intp]], b: int, c: int) -> scipy.sparse.csr_array:
+    return scipy.sparse.csr_array((len(where[b]), len(where[c])))
+
+
+@dataclass(frozen=True)
+class Normal:
+    """``Z + λI`` over the codewords in use: its diagonal, its Cholesky factor or the sparse matrix itself."""
+
+    used: NDArray[np.intp]
+    diagonal: Doubles
+    factor: Doubles | None
+    sparse: scipy.sparse.csr_array | None
+    workers: Workers
+
+    def solve(self, W: Doubles, previous: Floats) -> Floats:
+        """D (C, K, P) for one right-hand side; codewords out of use stay as in ``previous``."""
+        C, K, P = previous.shape
+        out = previous.reshape(C * K, P).copy()
+        start = out[self.used].astype(np.float64)
+        right = W.reshape(C * K, P)[self.used] + RIDGE * start
+
+        def one(columns: tuple[int, int]) -> None:
+            part = slice(*columns)
+            if self.factor is not None:
+                solution = scipy.linalg.cho_solve((self.factor, True), right[:, part], check_finite=False)
+            elif self.sparse is not None:
+                solution = _conjugate_gradients(self.sparse, self.diagonal, right[:, part], start[:, part])
+            else:
+                solution = right[:, part] / self.diagonal[:, None]
+            out[self.used, part] = solution
+
+        self.workers.map(one, spans(P, 2 * _SLAB))
+        return out.reshape(C, K, P)
+
+
+def _cholesky(A: Doubles, workers: Workers) -> Doubles:
+    """Lower Cholesky factor of ``A`` (lower triangle, Fortran order) in place, by tiles over threads."""
+    tiles = spans(len(A), _TILE)
+    for step, (start, stop) in enumerate(tiles):
+        corner = scipy.linalg.cholesky(A[start:stop, start:stop], lower=True, check_finite=False)
+        A[start:stop, start:stop] = corner
+        below = tiles[step + 1 :]
+
+        def panel(tile: tuple[int, int], at: slice = slice(start, stop), corner: Doubles = corner) -> None:
+            rows = slice(*tile)
+            A[rows, at] = scipy.linalg.solve_triangular(corner, A[rows, at].T, lower=True, check_finite=False).T
+
+        def downdate(pair: tuple[tuple[int, int], tuple[int, int]], at: slice = slice(start, stop)) -> None:
+            rows, columns = slice(*pair[0]), slice(*pair[1])
+            A[rows, columns] -= A[rows, at] @ A[columns, at].T
+
+        workers.map(panel, below)
+        workers.map(downdate, [(low, high) for i, low in enumerate(below) for high in below[: i + 1]])
+    return A
+
+
+def _conjugate_gradients(
+    A: scipy.sparse.csr_array, diagonal: Doubles, right: Doubles, start: Doubles, tol: float = 1e-10
+) -> Doubles:
+    """Solve ``A x = right`` for all columns at once, preconditioned by the diagonal, from ``start``."""
+    x = start.copy()
+    r = right - A @ x
+    z = r / diagonal[:, None]
+    p, rz = z, np.einsum("ij,ij->j", r, z)
+    goal = tol * np.einsum("ij,ij->j", right, right / diagonal[:, None])
+    for _ in range(1000):
+        if (rz <= goal).all():
+            break
+        Ap = A @ p
+        curvature = np.einsum("ij,ij->j", p, Ap)
+        step = np.divide(rz, curvature, out=np.zeros_like(rz), where=curvature > 0)
+        x += step * p
+        r -= step * Ap
+        z = r / diagonal[:, None]
+        before, rz = rz, np.einsum("ij,ij->j", r, z)
+        p = z + np.divide(rz, before, out=np.zeros_like(rz), where=before > 0) * p
+    return x
+
+
+def centred(D: Floats, counts: NDArray[np.int64]) -> Floats:
+    """``D`` (C, K, P) with every dictionary's mean by usage moved into the first: the same sums, no drift."""
+    if len(D) == 1:
+        return D
+    total = max(1, int(counts[0].sum()))
+    means = np.einsum("ck,ckp->cp", counts, D, dtype=np.float64) / total
+    out = D - means[:, None].astype(np.float32)
+    out[0] += means.sum(axis=0).astype(np.float32)
+    return out
