@@ -1,56 +1,22 @@
-// Greedy start and order-1 group assignment (O1GA), Sec. 2.1.1 and 2.3.2, Eq. 6.
+// Costs, greedy start and order-1 group assignment (O1GA), Sec. 2.1.1 and 2.3.2, Eq. 6.
 //
-// The block's rows are visited dictionary by dictionary, not row by row: the rows of T that one dictionary needs
-// are (C - 1) K Kp floats, which stay in L2 for the whole block where all of T (C times as much) would not.
+// V (n, C, Kp) holds, for every row and every dictionary, the cost of each codeword given the row's other codes, as
+// these were when the dictionary was last visited (`seen`). A visit first makes up for the codes that have changed
+// since, two rows of T each, and is then one argmin: a sweep without changes reads V alone. Rows are visited dictionary
+// by dictionary, so that the part of T one dictionary needs stays in L2.
 
 namespace gkmeans {
 namespace GKMEANS_LEVEL {
 
-// out[k] = (N - V + sum of the rows)[k] for U registers from k; returns their least.
-template <int U>
-static inline Vec cost_chunk(const float* N, const float* V, const float* const* rows, int m, float* out) {
-    Vec a[U];
-    for (int u = 0; u < U; ++u) a[u] = load(N + u * kLanes) - load(V + u * kLanes);
-    for (int r = 0; r < m; ++r) {
-        for (int u = 0; u < U; ++u) a[u] = a[u] + load(rows[r] + u * kLanes);
-    }
-    for (int u = 0; u < U; ++u) store(out + u * kLanes, a[u]);
-    Vec least_a = a[0];
-    for (int u = 1; u < U; ++u) least_a = least(least_a, a[u]);
-    return least_a;
-}
-
-// The cost of each codeword of one dictionary given the others' rows of T; returns the least cost.
-// `rows` is moved along; out may be V itself.
-static inline float costs(int Kp, const float* N, const float* V, const float** rows, int m, float* out) {
-    constexpr int U = 8;
-    Vec best = splat(__builtin_inff());
-    int k = 0;
-    for (; k + U * kLanes <= Kp; k += U * kLanes) {
-        best = least(best, cost_chunk<U>(N + k, V + k, rows, m, out + k));
-        for (int r = 0; r < m; ++r) rows[r] += U * kLanes;
-    }
-    for (; k < Kp; k += kLanes) {
-        best = least(best, cost_chunk<1>(N + k, V + k, rows, m, out + k));
-        for (int r = 0; r < m; ++r) rows[r] += kLanes;
-    }
-    return least_lane(best);
-}
-
-// Rows of T of dictionaries [0, last) other than c; returns how many.
-static inline int gather_rows(const Tables& t, int c, int last, const Code* code, const float** rows) {
-    int m = 0;
-    for (int b = 0; b < last; ++b) {
-        if (b != c) rows[m++] = t.row(c, b, code[b]);
-    }
-    return m;
-}
+constexpr int kVectors = 4;  // of Kp floats that orders 1 and 2 work in
 
 struct Scratch {
-    const float** rows;  // (C)
-    float* vectors;      // the rest, 64-aligned, then…
-    int* active;         // (n)
-    int* clean;          // (n)
+    float* vectors;       // as many of Kp floats as asked for
+    const float** now;    // (C)
+    const float** before; // (C)
+    int* active;          // (n)  rows not yet done
+    int* clean;           // (n)  visits since the row's last change
+    Code* seen;           // (n, C, C)  the codes that V[i, c] stands for
 };
 
 static inline Scratch carve(const Tables& t, int n, int vectors, void* work) {
@@ -58,47 +24,161 @@ static inline Scratch carve(const Tables& t, int n, int vectors, void* work) {
     char* p = static_cast<char*>(work);
     s.vectors = reinterpret_cast<float*>(p);
     p += static_cast<std::size_t>(vectors) * t.Kp * sizeof(float);
-    s.rows = reinterpret_cast<const float**>(p);
-    p += 64 * static_cast<std::size_t>(t.C);
+    s.now = reinterpret_cast<const float**>(p);
+    s.before = s.now + t.C;
+    p += 2 * sizeof(float*) * static_cast<std::size_t>(t.C);
     s.active = reinterpret_cast<int*>(p);
     s.clean = s.active + n;
+    s.seen = reinterpret_cast<Code*>(s.clean + n);
+    for (int i = 0; i < n; ++i) s.active[i] = i, s.clean[i] = 0;
     return s;
 }
 
-static inline std::size_t at(const Tables& t, int i, int c) {
-    return (static_cast<std::size_t>(i) * t.C + c) * t.Kp;
+// The next row's vectors are asked for while this row's are worked on: they lie a page apart, where the hardware
+// does not look ahead.
+static inline void prefetch(const float* p, int Kp) {
+    for (int k = 0; k < Kp; k += 64) {  // past the end does no harm
+        __builtin_prefetch(p + k);
+        __builtin_prefetch(p + k + 16);
+        __builtin_prefetch(p + k + 32);
+        __builtin_prefetch(p + k + 48);
+    }
 }
 
-static void greedy(const Tables& t, int n, const float* V, Code* codes, void* work) {
-    const Scratch s = carve(t, n, 3, work);
-    for (int c = 0; c < t.C; ++c) {
-        for (int i = 0; i < n; ++i) {
-            Code* code = codes + static_cast<std::size_t>(i) * t.C;
-            const int m = gather_rows(t, c, c, code, s.rows);
-            const float best = costs(t.Kp, t.N + c * t.Kp, V + at(t, i, c), s.rows, m, s.vectors);
-            code[c] = static_cast<Code>(index_of(s.vectors, t.Kp, best));
+static inline float* at(const Tables& t, float* V, int i, int c) {
+    return V + (static_cast<std::size_t>(i) * t.C + c) * t.Kp;
+}
+
+static inline Code* code_of(const Tables& t, Code* codes, int i) {
+    return codes + static_cast<std::size_t>(i) * t.C;
+}
+
+static inline Code* seen_by(const Tables& t, const Scratch& s, int i, int c) {
+    return s.seen + (static_cast<std::size_t>(i) * t.C + c) * t.C;
+}
+
+// V stands for these codes.
+static inline void mark_seen(const Tables& t, int n, const Code* codes, const Scratch& s) {
+    for (int i = 0; i < n; ++i) {
+        for (int c = 0; c < t.C; ++c) {
+            for (int b = 0; b < t.C; ++b) seen_by(t, s, i, c)[b] = codes[static_cast<std::size_t>(i) * t.C + b];
         }
     }
+}
+
+// V holds <y, d> for the residual y = x - sum of the chosen codewords:
+// the cost of d is 1/2 |y + d_now - d|^2 = 1/2 |d|^2 - <y, d> - <d_now, d> + const.
+static void from_residuals(const Tables& t, int n, float* V, Code* codes, void* work) {
+    for (int i = 0; i < n; ++i) {
+        const Code* code = code_of(t, codes, i);
+        for (int c = 0; c < t.C; ++c) {
+            if (i + 1 < n) prefetch(t.row(c, c, code[t.C + c]), t.Kp);
+            float* v = at(t, V, i, c);
+            const float* N = t.half_norms(c);
+            const float* own = t.row(c, c, code[c]);
+            for (int k = 0; k < t.Kp; k += kLanes) store(v + k, load(N + k) - load(v + k) - load(own + k));
+        }
+    }
+    mark_seen(t, n, codes, carve(t, n, kVectors, work));
+}
+
+// v += the rows of T that dictionaries [first, last) have chosen.
+static inline void add_chosen(const Tables& t, int c, int first, int last, const Code* code, const float** rows,
+                              float* v) {
+    constexpr int U = kLanes >= 8 ? 8 : 4;
+    for (int b = first; b < last; ++b) rows[b] = t.row(c, b, code[b]);
+    int k = 0;
+    for (; k + U * kLanes <= t.Kp; k += U * kLanes) {
+        Vec a[U];
+        for (int u = 0; u < U; ++u) a[u] = load(v + k + u * kLanes);
+        for (int b = first; b < last; ++b) {
+            for (int u = 0; u < U; ++u) a[u] = a[u] + load(rows[b] + k + u * kLanes);
+        }
+        for (int u = 0; u < U; ++u) store(v + k + u * kLanes, a[u]);
+    }
+    for (; k < t.Kp; k += kLanes) {
+        Vec a = load(v + k);
+        for (int b = first; b < last; ++b) a = a + load(rows[b] + k);
+        store(v + k, a);
+    }
+}
+
+// V holds <x, d>; dictionaries in order, each on the residual of those before. V becomes the costs.
+static void greedy(const Tables& t, int n, float* V, Code* codes, void* work) {
+    const Scratch s = carve(t, n, kVectors, work);
+    for (int c = 0; c < t.C; ++c) {
+        const float* N = t.half_norms(c);
+        for (int i = 0; i < n; ++i) {
+            float* v = at(t, V, i, c);
+            Code* code = code_of(t, codes, i);
+            for (int k = 0; k < t.Kp; k += kLanes) store(v + k, load(N + k) - load(v + k));
+            add_chosen(t, c, 0, c, code, s.now, v);
+            code[c] = static_cast<Code>(index_of(v, t.Kp, least_of(v, t.Kp)));
+        }
+    }
+    for (int c = 0; c < t.C; ++c) {
+        for (int i = 0; i < n; ++i) add_chosen(t, c, c + 1, t.C, code_of(t, codes, i), s.now, at(t, V, i, c));
+    }
+    mark_seen(t, n, codes, s);
+}
+
+// Rows of T, new and old, of the codes that changed since V[i, c] was last brought up to date; returns how many.
+static inline int stale(const Tables& t, const Scratch& s, int i, int c, const Code* code) {
+    const Code* seen = seen_by(t, s, i, c);
+    int m = 0;
+    for (int b = 0; b < t.C; ++b) {
+        s.now[m] = t.row(c, b, code[b]);
+        s.before[m] = t.row(c, b, seen[b]);
+        m += b != c && seen[b] != code[b];
+    }
+    return m;
+}
+
+static inline void prefetch_stale(const Tables& t, const Scratch& s, int i, int c, const Code* code) {
+    const int m = stale(t, s, i, c, code);
+    for (int r = 0; r < m; ++r) {
+        prefetch(s.now[r], t.Kp);
+        prefetch(s.before[r], t.Kp);
+    }
+}
+
+// Brings V[i, c] up to date; returns its least cost.
+static inline float refresh(const Tables& t, const Scratch& s, int i, int c, const Code* code, float* v) {
+    const int m = stale(t, s, i, c, code);
+    if (m == 0) return least_of(v, t.Kp);
+    for (int b = 0; b < t.C; ++b) seen_by(t, s, i, c)[b] = code[b];
+    Vec best = splat(__builtin_inff());
+    for (int k = 0; k < t.Kp; k += kLanes) {
+        Vec a = load(v + k);
+        for (int r = 0; r < m; ++r) a = a + (load(s.now[r] + k) - load(s.before[r] + k));
+        store(v + k, a);
+        best = least(best, a);
+    }
+    return least_lane(best);
 }
 
 // A row is done when each dictionary in turn kept its code: `clean` counts the visits since the last change.
 // Sweeps are bounded because rounding could let two codes of equal cost alternate.
 constexpr int kMaxSweeps = 100;
 
-static void order1(const Tables& t, int n, const float* V, Code* codes, void* work) {
-    const Scratch s = carve(t, n, 3, work);
-    for (int i = 0; i < n; ++i) s.active[i] = i, s.clean[i] = 0;
+static void order1(const Tables& t, int n, float* V, Code* codes, void* work) {
+    const Scratch s = carve(t, n, kVectors, work);
     int left = n;
     for (int visit = 0; left > 0 && visit < kMaxSweeps * t.C; ++visit) {
         const int c = visit % t.C;
         int kept = 0;
         for (int a = 0; a < left; ++a) {
             const int i = s.active[a];
-            Code* code = codes + static_cast<std::size_t>(i) * t.C;
-            const int m = gather_rows(t, c, t.C, code, s.rows);
-            const float best = costs(t.Kp, t.N + c * t.Kp, V + at(t, i, c), s.rows, m, s.vectors);
-            if (best < s.vectors[code[c]]) {
-                code[c] = static_cast<Code>(index_of(s.vectors, t.Kp, best));
+            if (a + 1 < left) {
+                const int next = s.active[a + 1];
+                prefetch(at(t, V, next, c), t.Kp);
+                prefetch_stale(t, s, next, c, code_of(t, codes, next));
+            }
+            Code* code = code_of(t, codes, i);
+            float* v = at(t, V, i, c);
+            const float best = refresh(t, s, i, c, code, v);
+            if (best < v[code[c]]) {
+                code[c] = static_cast<Code>(index_of(v, t.Kp, best));
                 s.clean[i] = 0;
             }
             if (++s.clean[i] < t.C) s.active[kept++] = i;

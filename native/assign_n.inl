@@ -89,14 +89,21 @@ static void descend(Group& g, int l, float partial) {
     }
 }
 
-// Re-chooses the group's codes of one row; V (C, Kp) holds its costs. True when a code changed.
-static bool assign_group(Group& g, float* V, Code* code) {
+static inline float least_sum(int Kp, const float* a, const float* b) {
+    Vec m = splat(__builtin_inff());
+    for (int k = 0; k < Kp; k += kLanes) m = least(m, load(a + k) + load(b + k));
+    return least_lane(m);
+}
+
+// Re-chooses the group's codes of one row of V. True when a code changed.
+static bool assign_group(Group& g, const Scratch& s, int row, float* V, Code* code) {
     const Tables& t = g.t;
     g.best = 0;
     for (int j = 0; j < g.m; ++j) {
         const int c = g.dictionary(j);
         float* a = g.costs_at(0, j);
-        for (int k = 0; k < t.Kp; ++k) a[k] = V[static_cast<std::size_t>(c) * t.Kp + k];
+        refresh(t, s, row, c, code, at(t, V, row, c));
+        for (int k = 0; k < t.Kp; ++k) a[k] = at(t, V, row, c)[k];
         for (int i = 0; i < g.m; ++i) {
             if (i != j) subtract(t.Kp, a, t.row(c, g.dictionary(i), code[g.dictionary(i)]), a);
         }
@@ -107,22 +114,18 @@ static bool assign_group(Group& g, float* V, Code* code) {
     g.improved = false;
     descend(g, 0, 0);
     if (!g.improved) return false;
-    for (int j = 0; j < g.m; ++j) {
-        const int c = g.dictionary(j);
-        if (g.found[j] != code[c]) replace(t, c, code[c], g.found[j], V);
-        code[c] = static_cast<Code>(g.found[j]);
-    }
+    for (int j = 0; j < g.m; ++j) code[g.dictionary(j)] = static_cast<Code>(g.found[j]);
     return true;
 }
 
 static void order_n(const Tables& t, int m, int n, float* V, Code* codes, void* work, const volatile int* stop) {
     order2(t, n, V, codes, work, stop);
-    const Scratch s = carve(t, n, m * (2 * m + 2), work);
+    const Scratch s = carve(t, n, kVectors, work);
     const std::size_t square = static_cast<std::size_t>(m) * m * t.Kp;
+    float* vectors = reinterpret_cast<float*>(static_cast<char*>(work) + workspace(t.C, t.Kp, n, 2));
     int choice[kMaxOrder], found[kMaxOrder];
-    Group g{t, m, 0, s.vectors, s.vectors + square, s.vectors + 2 * square, nullptr, 0, false, choice, found, stop};
+    Group g{t, m, 0, vectors, vectors + square, vectors + 2 * square, nullptr, 0, false, choice, found, stop};
     g.bounds = g.outer + static_cast<std::size_t>(m) * t.Kp;
-    for (int i = 0; i < n; ++i) s.active[i] = i, s.clean[i] = 0;
     const int groups = m == t.C ? 1 : t.C;
     int left = n;
     for (int visit = 0; left > 0 && visit < kMaxSweeps * groups && !*stop; ++visit) {
@@ -131,7 +134,7 @@ static void order_n(const Tables& t, int m, int n, float* V, Code* codes, void* 
         int kept = 0;
         for (int x = 0; x < left && !*stop; ++x) {
             const int i = s.active[x];
-            if (assign_group(g, V + at(t, i, 0), codes + static_cast<std::size_t>(i) * t.C)) s.clean[i] = 0;
+            if (assign_group(g, s, i, V, code_of(t, codes, i))) s.clean[i] = 0;
             if (++s.clean[i] < groups) s.active[kept++] = i;
         }
         left = kept;

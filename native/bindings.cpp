@@ -55,8 +55,11 @@ static std::unique_ptr<void, Free> allocate(std::size_t bytes) {
     return std::unique_ptr<void, Free>(p);
 }
 
-static void assign(Out<float, 3> V, In<float, 4> T, In<float, 2> N, In<float, 3> rowmin, Out<Code, 2> codes, int order,
-                   bool start, In<int, 1> stop, const Level& level) {
+// Rows whose costs are worked on together: few enough for L2, enough to share the rows of T.
+constexpr int kBatch = 256;
+
+static void assign(Out<float, 3> V, In<float, 4> T, In<float, 2> N, In<float, 3> rowmin, In<float, 4> groupmin,
+                   Out<Code, 2> codes, int order, bool start, In<int, 1> stop, const Level& level, int batch) {
     const int n = dimension(V.shape(0)), C = dimension(T.shape(0)), K = dimension(T.shape(2)),
               Kp = dimension(T.shape(3));
     require(C >= 1 && K >= 1 && K <= 65536 && Kp >= K && Kp % kPad == 0, "T must have shape (C, C, K, Kp)");
@@ -65,18 +68,31 @@ static void assign(Out<float, 3> V, In<float, 4> T, In<float, 2> N, In<float, 3>
     require(N.shape(0) == T.shape(0) && N.shape(1) == T.shape(3), "N must have shape (C, Kp)");
     require(rowmin.shape(0) == T.shape(0) && rowmin.shape(1) == T.shape(0) && rowmin.shape(2) == T.shape(3),
             "rowmin must have shape (C, C, Kp)");
+    require(groupmin.shape(0) == T.shape(0) && groupmin.shape(1) == T.shape(0) && groupmin.shape(2) == T.shape(2) &&
+                groupmin.shape(3) == kGroups,
+            "groupmin must have shape (C, C, K, 16)");
     require(codes.shape(0) == V.shape(0) && codes.shape(1) == T.shape(0), "codes must have shape (n, C)");
     require(order >= 1 && order <= C && order <= kMaxOrder, "order must be from 1 to C, and at most 64");
     require(stop.shape(0) == 1, "stop must have shape (1,)");
     if (!start) check_codes(codes, K);
     const Kernels& kernels = at_level(level);
-    const Tables tables{C, K, Kp, T.data(), N.data(), rowmin.data()};
-    auto work = allocate(workspace(C, Kp, n, order));
+    const int width = kPad * ((Kp / kPad + kGroups - 1) / kGroups);
+    const Tables tables{C, K, Kp, width, T.data(), N.data(), rowmin.data(), groupmin.data()};
+    auto work = allocate(workspace(C, Kp, batch, order));
     nb::gil_scoped_release release;
-    if (start) kernels.greedy(tables, n, V.data(), codes.data(), work.get());
-    kernels.order1(tables, n, V.data(), codes.data(), work.get());
-    if (order == 2) kernels.order2(tables, n, V.data(), codes.data(), work.get(), stop.data());
-    if (order > 2) kernels.order_n(tables, order, n, V.data(), codes.data(), work.get(), stop.data());
+    for (int first = 0; first < n && !*const_cast<const volatile int*>(stop.data()); first += batch) {
+        const int m = n - first < batch ? n - first : batch;
+        float* v = V.data() + static_cast<std::size_t>(first) * C * Kp;
+        Code* code = codes.data() + static_cast<std::size_t>(first) * C;
+        if (start) {
+            kernels.greedy(tables, m, v, code, work.get());
+        } else {
+            kernels.from_residuals(tables, m, v, code, work.get());
+        }
+        kernels.order1(tables, m, v, code, work.get());
+        if (order == 2) kernels.order2(tables, m, v, code, work.get(), stop.data());
+        if (order > 2) kernels.order_n(tables, order, m, v, code, work.get(), stop.data());
+    }
 }
 
 static void decode(In<float, 3> D, In<Code, 2> codes, Out<float, 2> out, const Level& level) {
@@ -126,8 +142,8 @@ static void count_pairs(In<Code, 2> codes, int b, int c, Out<std::int32_t, 2> Z,
 NB_MODULE(_core, m) {
     m.doc() = "Native kernels over one block of rows. Codes are uint16 here whatever the user sees.";
     const auto level = nb::arg("level") = nb::none();
-    m.def("assign", &assign, nb::arg("V"), nb::arg("T"), nb::arg("N"), nb::arg("rowmin"), nb::arg("codes"),
-          nb::arg("order"), nb::arg("start"), nb::arg("stop"), level);
+    m.def("assign", &assign, nb::arg("V"), nb::arg("T"), nb::arg("N"), nb::arg("rowmin"), nb::arg("groupmin"),
+          nb::arg("codes"), nb::arg("order"), nb::arg("start"), nb::arg("stop"), level, nb::arg("batch") = kBatch);
     m.def("decode", &decode, nb::arg("D"), nb::arg("codes"), nb::arg("out"), level);
     m.def("errors", &errors, nb::arg("X"), nb::arg("D"), nb::arg("codes"), nb::arg("out"), level);
     m.def("add_rows", &add_rows, nb::arg("X"), nb::arg("codes"), nb::arg("W"), level);

@@ -10,14 +10,22 @@ namespace gkmeans {
 
 using Code = std::uint16_t;
 constexpr int kPad = 16;  // floats; one 512-bit register, the widest level's step
+constexpr int kGroups = 16;    // groups of columns that a row of T is bounded by
 constexpr int kMaxOrder = 64;  // dictionaries assigned jointly; far beyond what can be searched
 
 // The dictionaries as the assignment sees them (Eq. 8).
 struct Tables {
     int C, K, Kp;
-    const float* T;       // (C, C, K, Kp)  T[c][b][j][k] = <d^c_k, d^b_j>: a row for each codeword j of b
-    const float* N;       // (C, Kp)        half the squared norms
-    const float* rowmin;  // (C, C, Kp)     the least entry of each row of T
+    int width;              // columns of a group, a multiple of kPad: at most kGroups groups cover Kp
+    const float* T;         // (C, C, K, Kp)       T[c][b][j][k] = <d^c_k, d^b_j>: a row for each codeword j of b
+    const float* N;         // (C, Kp)             half the squared norms
+    const float* rowmin;    // (C, C, Kp)          the least entry of each row of T
+    const float* groupmin;  // (C, C, K, kGroups)  the least of each group of columns of each row; +inf past the end
+
+    const float* half_norms(int c) const { return N + static_cast<std::size_t>(c) * Kp; }
+    const float* group_minima(int c, int b) const {
+        return groupmin + (static_cast<std::size_t>(c) * C + b) * K * kGroups;
+    }
 
     const float* row(int c, int b, int j) const {
         return T + ((static_cast<std::size_t>(c) * C + b) * K + j) * Kp;
@@ -26,15 +34,18 @@ struct Tables {
 };
 
 // What one instruction set offers. `stop` is read now and then; when it is not 0 the kernel returns early.
-// V (n, C, Kp) comes in as the products <x, d^c_k> and is used up. `work` holds workspace(…) bytes, 64-aligned.
+// V (n, C, Kp) is a work array: products at first, then the cost of every codeword given the row's other codes.
+// `work` holds workspace(…) bytes, 64-aligned.
 struct Kernels {
     const char* name;
 
-    // Dictionaries in order, each on the residual of those before (Sec. 2.3.2).
-    void (*greedy)(const Tables&, int n, const float* V, Code* codes, void* work);
+    // From products <x, d>: codes by dictionaries in order, each on the residual of those before (Sec. 2.3.2).
+    void (*greedy)(const Tables&, int n, float* V, Code* codes, void* work);
+    // From products <x - decoding, d>: the costs that belong to the codes given.
+    void (*from_residuals)(const Tables&, int n, float* V, Code* codes, void* work);
     // Order-1 group assignment, sweeps until no code changes (Eq. 6).
-    void (*order1)(const Tables&, int n, const float* V, Code* codes, void* work);
-    // Order-2 group assignment over consecutive pairs with exact row pruning (Eq. 12).
+    void (*order1)(const Tables&, int n, float* V, Code* codes, void* work);
+    // Order-2 group assignment over consecutive pairs with exact pruning (Eq. 12).
     void (*order2)(const Tables&, int n, float* V, Code* codes, void* work, const volatile int* stop);
     // Order-m group assignment over m consecutive dictionaries by branch and bound.
     void (*order_n)(const Tables&, int m, int n, float* V, Code* codes, void* work, const volatile int* stop);
@@ -50,10 +61,11 @@ struct Kernels {
     void (*count_pairs)(int n, int C, int K, int b, int c, const Code* codes, std::int32_t* Z);
 };
 
-// Bytes that greedy, order1 and order2 (m <= 2) or order_n need.
+// Bytes of `work` for an assignment of order m, a multiple of 64: what orders 1 and 2 use, then what higher ones add.
 inline std::size_t workspace(int C, int Kp, int n, int m) {
-    const std::size_t vectors = m <= 2 ? 3 : static_cast<std::size_t>(m) * (2 * m + 2);
-    return vectors * Kp * sizeof(float) + static_cast<std::size_t>(n) * 2 * sizeof(int) + 64 * (C + 1);
+    const std::size_t shared = (4 * Kp * sizeof(float) + 2 * C * sizeof(float*) +
+                                static_cast<std::size_t>(n) * (2 * sizeof(int) + C * C * sizeof(Code)) + 63) / 64 * 64;
+    return m <= 2 ? shared : shared + static_cast<std::size_t>(m) * (2 * m + 2) * Kp * sizeof(float);
 }
 
 const Kernels& kernels_baseline();

@@ -68,6 +68,47 @@ static inline unsigned lanes_below(Vec a, Vec b) { return lane_bits(vcltq_f32(a,
 #endif
 // Vec has + and - by the compiler's vector extension.
 
+// Writes first + lane for every lane in the mask; returns how many. Up to kLanes entries past those are overwritten.
+static inline int list_lanes(unsigned mask, int first, int* out) {
+#if defined(__AVX512F__)
+    const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i all = _mm512_add_epi32(lanes, _mm512_set1_epi32(first));
+    _mm512_storeu_si512(out, _mm512_maskz_compress_epi32(static_cast<__mmask16>(mask), all));
+    return __builtin_popcount(mask);
+#else
+    int count = 0;
+    for (; mask; mask &= mask - 1) out[count++] = first + __builtin_ctz(mask);
+    return count;
+#endif
+}
+
+// out[g] = the least of values[16 g … 16 g + 15] for g below 16.
+static inline void least_of_sixteens(const float* values, float* out) {
+#if defined(__AVX512F__)
+    // Four rounds, each folding two registers into one; the last permutation puts the groups in order.
+    Vec m[8];
+    for (int g = 0; g < 8; ++g) {
+        const Vec a = load(values + 16 * g), b = load(values + 16 * (g + 8));
+        m[g] = least(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xEE));
+    }
+    for (int g = 0; g < 4; ++g) {
+        m[g] = least(_mm512_shuffle_f32x4(m[g], m[g + 4], 0x88), _mm512_shuffle_f32x4(m[g], m[g + 4], 0xDD));
+    }
+    for (int g = 0; g < 2; ++g) {
+        m[g] = least(_mm512_shuffle_ps(m[g], m[g + 2], 0x44), _mm512_shuffle_ps(m[g], m[g + 2], 0xEE));
+    }
+    const Vec all = least(_mm512_shuffle_ps(m[0], m[1], 0x88), _mm512_shuffle_ps(m[0], m[1], 0xDD));
+    const __m512i order = _mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15);
+    store(out, _mm512_permutexvar_ps(order, all));
+#else
+    for (int g = 0; g < 16; ++g) {
+        Vec m = load(values + 16 * g);
+        for (int k = kLanes; k < 16; k += kLanes) m = least(m, load(values + 16 * g + k));
+        out[g] = least_lane(m);
+    }
+#endif
+}
+
 // Index of the first of Kp values equal to x; x is one of them.
 static inline int index_of(const float* values, int Kp, float x) {
     const Vec vx = splat(x);

@@ -7,15 +7,17 @@ _Floats = NDArray[np.float32]
 _Codes = NDArray[np.uint16]
 
 def assign(
-    V: _Floats,  # (n, C, Kp) products <x, d>, used up
+    V: _Floats,  # (n, C, Kp) products of the rows, or of their residuals, with the codewords; used up
     T: _Floats,  # (C, C, K, Kp)
     N: _Floats,  # (C, Kp)
     rowmin: _Floats,  # (C, C, Kp)
+    groupmin: _Floats,  # (C, C, K, 16)
     codes: _Codes,  # (n, C) in and out
     order: int,
-    start: bool,  # True: a greedy start; False: from the codes given
+    start: bool,  # True: V is of the rows, greedy start; False: of the residuals, from the codes given
     stop: NDArray[np.int32],  # (1,) not 0: return early
     level: str | None = None,
+    batch: int = 256,
 ) -> None: ...
 def decode(D: _Floats, codes: _Codes, out: _Floats, level: str | None = None) -> None: ...
 def errors(X: _Floats, D: _Floats, codes: _Codes, out: _Floats, level: str | None = None) -> None: ...

@@ -6,6 +6,7 @@ thread, and results come back in the order of the pieces: the bits are the same 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from functools import lru_cache
@@ -15,6 +16,7 @@ from typing import Any, TypeVar
 import joblib
 import numpy as np
 import scipy.linalg.blas  # noqa: F401  scipy brings a BLAS of its own, which the controller must find
+from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
 Item = TypeVar("Item")
@@ -53,6 +55,7 @@ class Workers:
     def __init__(self, n_jobs: int | None = None) -> None:
         self.n_jobs = effective_jobs(n_jobs)
         self.stop = np.zeros(1, np.int32)
+        self._local = threading.local()
 
     def __enter__(self) -> Workers:
         self._limit = _blas().limit(limits=1)
@@ -64,6 +67,13 @@ class Workers:
     ) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._limit.restore_original_limits()
+
+    def buffer(self, size: int) -> NDArray[np.float32]:
+        """``size`` floats of this thread's own, used again by the next block: fresh pages cost as much as the work."""
+        held: NDArray[np.float32] | None = getattr(self._local, "buffer", None)
+        if held is None or held.size < size:
+            held = self._local.buffer = np.empty(size, np.float32)
+        return held[:size]
 
     def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         """Results of ``function`` over ``items``, in their order; the first error ends all of it."""

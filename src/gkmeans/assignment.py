@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from . import _core
 from ._parallel import Workers, block_rows, spans
-from ._rows import Codes, Floats, Source
+from ._rows import Codes, Floats, Source, decode
 from .dictionaries import TABLE_BYTES, Dictionaries, Tables, code_dtype, squared_errors, table_bytes
 
 MAX_SWEEPS = 100
@@ -29,16 +29,19 @@ def check_table(order: int, C: int, K: int) -> None:
 
 
 def assign_block(
-    X: Floats, tables: Tables, order: int, codes: Codes | None, stop: NDArray[np.int32]
+    X: Floats, tables: Tables, order: int, codes: Codes | None, workers: Workers
 ) -> NDArray[np.uint16]:
     """Codes (m, C) of the rows ``X`` (m, P); from ``codes``, or from a greedy start where it is None."""
     C, Kp, P = tables.padded.shape
     start = codes is None
     out = np.empty((len(X), C), np.uint16) if codes is None else np.array(codes, np.uint16, order="C")
-    if tables.T is None or tables.rowmin is None:
+    if tables.T is None or tables.rowmin is None or tables.groupmin is None:
         return _assign_by_residuals(X, tables, out, start)
-    V = (X @ tables.padded.reshape(C * Kp, P).T).reshape(len(X), C, Kp)
-    _core.assign(V, tables.T, tables.N, tables.rowmin, out, min(order, C), start, stop)
+    Y = X if start else X - decode(tables.D, out)
+    V = workers.buffer(len(X) * C * Kp).reshape(len(X), C * Kp)
+    np.matmul(Y, tables.padded.reshape(C * Kp, P).T, out=V)
+    V = V.reshape(len(X), C, Kp)
+    _core.assign(V, tables.T, tables.N, tables.rowmin, tables.groupmin, out, min(order, C), start, workers.stop)
     return out
 
 
@@ -81,7 +84,7 @@ def assign(
         for u, block in enumerate(dictionaries.blocks):
             Xu = np.ascontiguousarray(X[:, block.dims])
             given = None if codes is None else codes[part, block.dictionaries]
-            chosen = assign_block(Xu, tables[u], order, given, workers.stop)
+            chosen = assign_block(Xu, tables[u], order, given, workers)
             out[part, block.dictionaries] = chosen
             errors[part, u] = squared_errors(Xu, dictionaries.D[u], chosen)
 

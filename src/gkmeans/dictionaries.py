@@ -17,6 +17,7 @@ from ._parallel import Workers
 from ._rows import Codes, Floats, Source
 
 PAD = 16
+GROUPS = 16
 TABLE_BYTES = 1 << 31
 """T may take 2 GiB; with more codewords, order 1 works without it (assignment.py)."""
 
@@ -68,7 +69,8 @@ class Tables:
     """What the assignment needs of one block's dictionaries ``D`` (C, K, P), padded to Kp codewords.
 
     ``T`` (C, C, K, Kp) has ``T[c, b, j, k] = ⟨d^c_k, d^b_j⟩``, so the rows that dictionary c needs lie together;
-    ``N`` (C, Kp) half the squared norms, +inf in the padding; ``rowmin`` (C, C, Kp) the least of each row of T.
+    ``N`` (C, Kp) half the squared norms, +inf in the padding; ``rowmin`` (C, C, Kp) the least of each row of T and
+    ``groupmin`` (C, C, K, 16) of each of up to 16 groups of its columns, which bound what a pair can cost.
     """
 
     D: Floats
@@ -76,6 +78,7 @@ class Tables:
     N: Floats
     T: Floats | None
     rowmin: Floats | None
+    groupmin: Floats | None
 
     @classmethod
     def of(cls, D: Floats, workers: Workers) -> Tables:
@@ -87,16 +90,20 @@ class Tables:
         N = np.full((C, Kp), np.inf, np.float32)
         N[:, :K] = np.einsum("ckp,ckp->ck", D, D, dtype=np.float64) / 2
         if table_bytes(C, K) > TABLE_BYTES:
-            return cls(D, padded, N, None, None)
+            return cls(D, padded, N, None, None, None)
         T = np.empty((C, C, K, Kp), np.float32)
         rowmin = np.zeros((C, C, Kp), np.float32)
+        groupmin = np.full((C, C, K, GROUPS), np.inf, np.float32)
+        starts = np.arange(0, K, PAD * -(-Kp // (PAD * GROUPS)))
 
         def fill(c: int) -> None:
             np.matmul(D.reshape(C * K, P), padded[c].T, out=T[c].reshape(C * K, Kp))
-            rowmin[c, :, :K] = T[c, :, :, :K].min(axis=2)
+            for b in range(C):
+                groupmin[c, b, :, : len(starts)] = np.minimum.reduceat(T[c, b, :, :K], starts, axis=1)
+            rowmin[c, :, :K] = groupmin[c].min(axis=2)
 
         workers.map(fill, range(C))
-        return cls(D, padded, N, T, rowmin)
+        return cls(D, padded, N, T, rowmin, groupmin)
 
 
 def table_bytes(C: int, K: int) -> int:

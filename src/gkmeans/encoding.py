@@ -44,7 +44,7 @@ def encode(
                 start = out[part, block.dictionaries] if known else None
                 Yu = np.ascontiguousarray(Y[:, block.dims])
                 out[part, block.dictionaries] = assign_block(
-                    Yu, block_tables, order if stage is last else 1, start, workers.stop
+                    Yu, block_tables, order if stage is last else 1, start, workers
                 )
             known = True
         done(span[1] - span[0])

@@ -27,7 +27,7 @@ DENSE_UNKNOWNS = 12288
 """Above this many codewords in use, Z is kept sparse and solved by conjugate gradients."""
 
 _SLAB = 32
-_TILE = 512
+_PANEL = 192
 Doubles = NDArray[np.float64]
 
 
@@ -168,12 +168,12 @@ class Statistics:
                 format="csr",
             )
             return Normal(used, diagonal, None, (upper + upper.T + scipy.sparse.diags_array(diagonal)).tocsr(), workers)
-        A = np.zeros((len(used), len(used)), order="F")
+        A = np.zeros((len(used), len(used)))
         for (b, c), block in blocks.items():
             block = block.toarray() if scipy.sparse.issparse(block) else block
             A[edge[c] : edge[c + 1], edge[b] : edge[b + 1]] = block.T
         A[np.diag_indices_from(A)] = diagonal
-        return Normal(used, diagonal, _cholesky(A, workers), None, workers)
+        return Normal(used, diagonal, Cholesky(A, workers), None, workers)
 
 
 def _count_sparse(codes: NDArray[np.uint16], b: int, c: int, K: int) -> scipy.sparse.csr_array:
@@ -191,7 +191,7 @@ class Normal:
 
     used: NDArray[np.intp]
     diagonal: Doubles
-    factor: Doubles | None
+    factor: Cholesky | None
     sparse: scipy.sparse.csr_array | None
     workers: Workers
 
@@ -205,7 +205,7 @@ class Normal:
         def one(columns: tuple[int, int]) -> None:
             part = slice(*columns)
             if self.factor is not None:
-                solution = scipy.linalg.cho_solve((self.factor, True), right[:, part], check_finite=False)
+                solution = self.factor.solve(right[:, part])
             elif self.sparse is not None:
                 solution = _conjugate_gradients(self.sparse, self.diagonal, right[:, part], start[:, part])
             else:
@@ -216,25 +216,39 @@ class Normal:
         return out.reshape(C, K, P)
 
 
-def _cholesky(A: Doubles, workers: Workers) -> Doubles:
-    """Lower Cholesky factor of ``A`` (lower triangle, Fortran order) in place, by tiles over threads."""
-    tiles = spans(len(A), _TILE)
-    for step, (start, stop) in enumerate(tiles):
-        corner = scipy.linalg.cholesky(A[start:stop, start:stop], lower=True, check_finite=False)
-        A[start:stop, start:stop] = corner
-        below = tiles[step + 1 :]
+class Cholesky:
+    """Cholesky factor of ``A`` (m, m) in its lower triangle, in place, panel by panel over several threads.
 
-        def panel(tile: tuple[int, int], at: slice = slice(start, stop), corner: Doubles = corner) -> None:
-            rows = slice(*tile)
-            A[rows, at] = scipy.linalg.solve_triangular(corner, A[rows, at].T, lower=True, check_finite=False).T
+    Only NumPy's products run outside Python's lock, so the corners on the diagonal are inverted and all else is
+    products.
+    """
 
-        def downdate(pair: tuple[tuple[int, int], tuple[int, int]], at: slice = slice(start, stop)) -> None:
-            rows, columns = slice(*pair[0]), slice(*pair[1])
-            A[rows, columns] -= A[rows, at] @ A[columns, at].T
+    def __init__(self, A: Doubles, workers: Workers) -> None:
+        self.A, self.inverse = A, []
+        self.panels = spans(len(A), _PANEL)
+        for step, (start, stop) in enumerate(self.panels):
+            corner = scipy.linalg.cholesky(A[start:stop, start:stop], lower=True, check_finite=False)
+            self.inverse.append(
+                scipy.linalg.solve_triangular(corner, np.eye(len(corner)), lower=True, check_finite=False)
+            )
+            below = A[stop:, start:stop] @ self.inverse[-1].T
+            A[stop:, start:stop] = below
 
-        workers.map(panel, below)
-        workers.map(downdate, [(low, high) for i, low in enumerate(below) for high in below[: i + 1]])
-    return A
+            def downdate(columns: tuple[int, int], first: int = stop, below: Doubles = below) -> None:
+                low, high = columns
+                A[low:, low:high] -= below[low - first :] @ below[low - first : high - first].T
+
+            workers.map(downdate, self.panels[step + 1 :])
+
+    def solve(self, right: Doubles) -> Doubles:
+        """``A⁻¹ right`` for (m, q) right-hand sides."""
+        x = np.array(right, order="C")
+        for (start, stop), inverse in zip(self.panels, self.inverse, strict=True):
+            x[start:stop] = inverse @ x[start:stop]
+            x[stop:] -= self.A[stop:, start:stop] @ x[start:stop]
+        for (start, stop), inverse in zip(reversed(self.panels), reversed(self.inverse), strict=True):
+            x[start:stop] = inverse.T @ (x[start:stop] - self.A[stop:, start:stop].T @ x[stop:])
+        return x
 
 
 def _conjugate_gradients(
