@@ -61,7 +61,7 @@ static inline Code* seen_by(const Tables& t, const Scratch& s, int i, int c) {
 static inline void mark_seen(const Tables& t, int n, const Code* codes, const Scratch& s) {
     for (int i = 0; i < n; ++i) {
         for (int c = 0; c < t.C; ++c) {
-            for (int b = 0; b < t.C; ++b) seen_by(t, s, i, c)[b] = codes[static_cast<std::size_t>(i) * t.C + b];
+            __builtin_memcpy(seen_by(t, s, i, c), codes + static_cast<std::size_t>(i) * t.C, t.C * sizeof(Code));
         }
     }
 }
@@ -122,9 +122,24 @@ static void greedy(const Tables& t, int n, float* V, Code* codes, void* work) {
     mark_seen(t, n, codes, s);
 }
 
+static inline bool same(const Code* a, const Code* b, int C) {
+    int c = 0;
+    for (; c + 4 <= C; c += 4) {
+        std::uint64_t x, y;
+        __builtin_memcpy(&x, a + c, 8);
+        __builtin_memcpy(&y, b + c, 8);
+        if (x != y) return false;
+    }
+    for (; c < C; ++c) {
+        if (a[c] != b[c]) return false;
+    }
+    return true;
+}
+
 // Rows of T, new and old, of the codes that changed since V[i, c] was last brought up to date; returns how many.
 static inline int stale(const Tables& t, const Scratch& s, int i, int c, const Code* code) {
     const Code* seen = seen_by(t, s, i, c);
+    if (same(seen, code, t.C)) return 0;
     int m = 0;
     for (int b = 0; b < t.C; ++b) {
         s.now[m] = t.row(c, b, code[b]);
@@ -142,19 +157,16 @@ static inline void prefetch_stale(const Tables& t, const Scratch& s, int i, int 
     }
 }
 
-// Brings V[i, c] up to date; returns its least cost.
-static inline float refresh(const Tables& t, const Scratch& s, int i, int c, const Code* code, float* v) {
+// Brings V[i, c] up to date.
+static inline void refresh(const Tables& t, const Scratch& s, int i, int c, const Code* code, float* v) {
     const int m = stale(t, s, i, c, code);
-    if (m == 0) return least_of(v, t.Kp);
-    for (int b = 0; b < t.C; ++b) seen_by(t, s, i, c)[b] = code[b];
-    Vec best = splat(__builtin_inff());
+    if (m == 0) return;
+    __builtin_memcpy(seen_by(t, s, i, c), code, t.C * sizeof(Code));
     for (int k = 0; k < t.Kp; k += kLanes) {
         Vec a = load(v + k);
         for (int r = 0; r < m; ++r) a = a + (load(s.now[r] + k) - load(s.before[r] + k));
         store(v + k, a);
-        best = least(best, a);
     }
-    return least_lane(best);
 }
 
 // A row is done when each dictionary in turn kept its code: `clean` counts the visits since the last change.
@@ -176,9 +188,11 @@ static void order1(const Tables& t, int n, float* V, Code* codes, void* work) {
             }
             Code* code = code_of(t, codes, i);
             float* v = at(t, V, i, c);
-            const float best = refresh(t, s, i, c, code, v);
+            refresh(t, s, i, c, code, v);
+            const float best = least_of(v, t.Kp);
             if (best < v[code[c]]) {
                 code[c] = static_cast<Code>(index_of(v, t.Kp, best));
+                seen_by(t, s, i, c)[c] = code[c];
                 s.clean[i] = 0;
             }
             if (++s.clean[i] < t.C) s.active[kept++] = i;

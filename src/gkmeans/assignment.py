@@ -33,21 +33,23 @@ def assign_block(
 ) -> NDArray[np.uint16]:
     """Codes (m, C) of the rows ``X`` (m, P); from ``codes``, or from a greedy start where it is None."""
     C, Kp, P = tables.padded.shape
-    start = codes is None
-    out = np.empty((len(X), C), np.uint16) if codes is None else np.array(codes, np.uint16, order="C")
     if tables.T is None or tables.rowmin is None or tables.groupmin is None:
-        return _assign_by_residuals(X, tables, out, start)
-    Y = X if start else X - decode(tables.D, out)
+        return _assign_by_residuals(X, tables, codes)
+    places = np.empty((len(X), C), np.uint16) if codes is None else tables.inside(codes)
+    Y = X if codes is None else X - decode(tables.D, codes)
     V = workers.buffer(len(X) * C * Kp).reshape(len(X), C * Kp)
     np.matmul(Y, tables.padded.reshape(C * Kp, P).T, out=V)
     V = V.reshape(len(X), C, Kp)
-    _core.assign(V, tables.T, tables.N, tables.rowmin, tables.groupmin, out, min(order, C), start, workers.stop)
-    return out
+    start = codes is None
+    _core.assign(V, tables.T, tables.N, tables.rowmin, tables.groupmin, places, min(order, C), start, workers.stop)
+    return tables.outside(places)
 
 
-def _assign_by_residuals(X: Floats, tables: Tables, codes: NDArray[np.uint16], start: bool) -> NDArray[np.uint16]:
-    """O1GA as Eq. 5 has it, on the residual y; ``start`` does the greedy start first."""
+def _assign_by_residuals(X: Floats, tables: Tables, given: Codes | None) -> NDArray[np.uint16]:
+    """O1GA as Eq. 5 has it, on the residual y, from the codes given or a greedy start."""
     D, N = tables.D, tables.N[:, : tables.D.shape[1]]
+    start = given is None
+    codes = np.empty((len(X), len(D)), np.uint16) if given is None else np.array(given, np.uint16)
     residual = X.copy()
     row = np.arange(len(X))
     for c in range(len(D)):

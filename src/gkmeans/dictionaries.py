@@ -7,7 +7,7 @@ there, so every codeword is zero outside its block.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,42 +68,83 @@ class Dictionaries:
 class Tables:
     """What the assignment needs of one block's dictionaries ``D`` (C, K, P), padded to Kp codewords.
 
-    ``T`` (C, C, K, Kp) has ``T[c, b, j, k] = ⟨d^c_k, d^b_j⟩``, so the rows that dictionary c needs lie together;
-    ``N`` (C, Kp) half the squared norms, +inf in the padding; ``rowmin`` (C, C, Kp) the least of each row of T and
-    ``groupmin`` (C, C, K, 16) of each of up to 16 groups of its columns, which bound what a pair can cost.
+    Inside, each dictionary's codewords stand in the ``order`` (C, K) that puts similar ones together, because pairs are
+    bounded by groups of neighbours; ``place`` (C, K) is its inverse. ``T`` (C, C, K, Kp) has ``T[c, b, j, k] =
+    ⟨d^c_k, d^b_j⟩``, so the rows that dictionary c needs lie together; ``N`` (C, Kp) half the squared norms, +inf in
+    the padding; ``rowmin`` (C, C, Kp) the least of each row of T and ``groupmin`` (C, C, K, 16) of each of up to 16
+    groups of its columns.
     """
 
     D: Floats
     padded: Floats
     N: Floats
-    T: Floats | None
-    rowmin: Floats | None
-    groupmin: Floats | None
+    order: NDArray[np.uint16]
+    place: NDArray[np.uint16]
+    T: Floats | None = None
+    rowmin: Floats | None = None
+    groupmin: Floats | None = None
 
     @classmethod
     def of(cls, D: Floats, workers: Workers) -> Tables:
         """Compute the tables, one dictionary a task."""
         C, K, P = D.shape
         Kp = -(-K // PAD) * PAD
+        width = PAD * -(-Kp // (PAD * GROUPS))
+        fits = table_bytes(C, K) <= TABLE_BYTES
+        order = np.stack(workers.map(lambda c: similar_order(D[c], width) if fits and C > 1 else np.arange(K), range(C)))
         padded = np.zeros((C, Kp, P), np.float32)
-        padded[:, :K] = D
+        padded[:, :K] = np.take_along_axis(D, order[:, :, None], axis=1)
         N = np.full((C, Kp), np.inf, np.float32)
-        N[:, :K] = np.einsum("ckp,ckp->ck", D, D, dtype=np.float64) / 2
-        if table_bytes(C, K) > TABLE_BYTES:
-            return cls(D, padded, N, None, None, None)
+        N[:, :K] = np.einsum("ckp,ckp->ck", padded[:, :K], padded[:, :K], dtype=np.float64) / 2
+        place = np.argsort(order, axis=1)
+        start = cls(D, padded, N, order.astype(np.uint16), place.astype(np.uint16))
+        if not fits:
+            return start
+        ordered = padded[:, :K].reshape(C * K, P)
         T = np.empty((C, C, K, Kp), np.float32)
         rowmin = np.zeros((C, C, Kp), np.float32)
         groupmin = np.full((C, C, K, GROUPS), np.inf, np.float32)
-        starts = np.arange(0, K, PAD * -(-Kp // (PAD * GROUPS)))
+        edges = np.arange(0, K, width)
 
         def fill(c: int) -> None:
-            np.matmul(D.reshape(C * K, P), padded[c].T, out=T[c].reshape(C * K, Kp))
+            np.matmul(ordered, padded[c].T, out=T[c].reshape(C * K, Kp))
             for b in range(C):
-                groupmin[c, b, :, : len(starts)] = np.minimum.reduceat(T[c, b, :, :K], starts, axis=1)
+                groupmin[c, b, :, : len(edges)] = np.minimum.reduceat(T[c, b, :, :K], edges, axis=1)
             rowmin[c, :, :K] = groupmin[c].min(axis=2)
 
         workers.map(fill, range(C))
-        return cls(D, padded, N, T, rowmin, groupmin)
+        return replace(start, T=T, rowmin=rowmin, groupmin=groupmin)
+
+    def inside(self, codes: Codes) -> NDArray[np.uint16]:
+        """Codes (m, C) as places in the order of the tables."""
+        return np.take_along_axis(self.place, codes.T.astype(np.intp), axis=1).T.copy()
+
+    def outside(self, places: NDArray[np.uint16]) -> NDArray[np.uint16]:
+        """Codes (m, C) of places."""
+        return np.take_along_axis(self.order, places.T.astype(np.intp), axis=1).T
+
+
+def similar_order(D: Floats, width: int) -> NDArray[np.intp]:
+    """Codewords ``D`` (K, P) in an order that puts similar ones into the same ``width`` places.
+
+    Halved again and again along the direction of most variance, found by a few power iterations.
+    """
+    done: list[NDArray[np.intp]] = []
+    todo = [np.arange(len(D))]
+    while todo:
+        some = todo.pop()
+        if len(some) <= width:
+            done.append(some)
+            continue
+        Y = D[some] - D[some].mean(axis=0)
+        direction = Y[np.einsum("kp,kp->k", Y, Y).argmax()]
+        for _ in range(3):
+            direction = (Y @ direction) @ Y
+            direction /= max(float(np.abs(direction).max()), 1e-30)
+        along = some[np.argsort(Y @ direction, kind="stable")]
+        half = width * (-(-len(some) // width) // 2)
+        todo += [along[half:], along[:half]]
+    return np.concatenate(done)
 
 
 def table_bytes(C: int, K: int) -> int:
