@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _core
-from ._parallel import Workers
+from ._parallel import Workers, aligned
 from ._rows import Codes, Floats, Source
 
 PAD = 16
@@ -94,16 +94,19 @@ class Tables:
         order = np.stack(workers.map(lambda c: similar_order(D[c], width) if fits and C > 1 else np.arange(K), range(C)))
         padded = np.zeros((C, Kp, P), np.float32)
         padded[:, :K] = np.take_along_axis(D, order[:, :, None], axis=1)
-        N = np.full((C, Kp), np.inf, np.float32)
+        N = aligned(C, Kp)
+        N[:] = np.inf
         N[:, :K] = np.einsum("ckp,ckp->ck", padded[:, :K], padded[:, :K], dtype=np.float64) / 2
         place = np.argsort(order, axis=1)
         start = cls(D, padded, N, order.astype(np.uint16), place.astype(np.uint16))
         if not fits:
             return start
         ordered = padded[:, :K].reshape(C * K, P)
-        T = np.empty((C, C, K, Kp), np.float32)
-        rowmin = np.zeros((C, C, Kp), np.float32)
-        groupmin = np.full((C, C, K, GROUPS), np.inf, np.float32)
+        T = aligned(C, C, K, Kp)
+        rowmin = aligned(C, C, Kp)
+        rowmin[:] = 0
+        groupmin = aligned(C, C, K, GROUPS)
+        groupmin[:] = np.inf
         edges = np.arange(0, K, width)
 
         def fill(c: int) -> None:
