@@ -1,9 +1,10 @@
 // Order-m group assignment (OmGA) over m consecutive dictionaries by branch and bound, Sec. 2.1.2, last paragraph.
 //
 // Depth first over the group's dictionaries. A[l][j] holds the costs of dictionary j's codewords once the first l
-// are chosen. The least that dictionaries not yet chosen can add is bounded by
-//     sum over j of  min_k ( A[l][j][k] + sum over i, l < i < j, of  min_q T[i, q; j, k] ),
-// whose inner sums do not depend on the point (`inner`). With m = C the answer is the global optimum.
+// are chosen. What the rest can add is at least the sum over j >= l of
+//     min_k ( A[l][j][k] + what j's products with others of the rest add at least ),
+// each product counted once: l's with all after it at l, those of i < j at j. These second parts do not depend on the
+// point (`products`). With m = C the answer is the global optimum.
 
 namespace gkmeans {
 namespace GKMEANS_LEVEL {
@@ -13,9 +14,9 @@ struct Group {
     int m;
     int first;        // the group is first, first + 1, … modulo C
     float* A;         // (m, m, Kp)
-    float* inner;     // (m, m, Kp)  inner[l][j] = sum over i, l < i < j, of row minima i -> j
-    float* outer;     // (m, Kp)     outer[l]    = sum over j > l of row minima l -> j
-    float* bounds;    // (m, Kp)     bounds[l][j] in its first m entries: the least of A[l][j] + inner[l][j]
+    float* products;  // (m, m, Kp)  [l][l][k] = sum over j > l of min_q T[l, k; j, q],
+                      //             [l][j][k] = sum over i, l < i < j, of min_q T[j, k; i, q]
+    float* bounds;    // (m, Kp)     [l][j], the first m of each: the least of A[l][j] + products[l][j]
     float best;
     bool improved;
     int* choice;  // (m)
@@ -24,7 +25,7 @@ struct Group {
 
     int dictionary(int j) const { return (first + j) % t.C; }
     float* costs_at(int l, int j) const { return A + (static_cast<std::size_t>(l) * m + j) * t.Kp; }
-    float* inner_at(int l, int j) const { return inner + (static_cast<std::size_t>(l) * m + j) * t.Kp; }
+    float* products_at(int l, int j) const { return products + (static_cast<std::size_t>(l) * m + j) * t.Kp; }
 };
 
 static inline void add_minima(const Tables& t, int b, int c, float* out) {
@@ -34,27 +35,26 @@ static inline void add_minima(const Tables& t, int b, int c, float* out) {
 
 static void prepare(Group& g) {
     const std::size_t Kp = g.t.Kp;
-    for (std::size_t q = 0; q < Kp * g.m * g.m; ++q) g.inner[q] = 0;
-    for (std::size_t q = 0; q < Kp * g.m; ++q) g.outer[q] = 0;
+    for (std::size_t q = 0; q < Kp * g.m * g.m; ++q) g.products[q] = 0;
     for (int l = 0; l < g.m; ++l) {
         for (int j = l + 1; j < g.m; ++j) {
-            add_minima(g.t, g.dictionary(l), g.dictionary(j), g.outer + l * Kp);
-            for (int i = l + 1; i < j; ++i) add_minima(g.t, g.dictionary(j), g.dictionary(i), g.inner_at(l, j));
+            add_minima(g.t, g.dictionary(l), g.dictionary(j), g.products_at(l, l));
+            for (int i = l + 1; i < j; ++i) add_minima(g.t, g.dictionary(j), g.dictionary(i), g.products_at(l, j));
         }
     }
 }
 
-// A[l + 1][j] = A[l][j] + row; returns the least of A[l + 1][j] + inner[l + 1][j].
+// A[l + 1][j] = A[l][j] + row; returns the least of A[l + 1][j] + products[l + 1][j].
 static inline float extend(const Group& g, int l, int j, int k) {
     const float* from = g.costs_at(l, j);
     const float* row = g.t.row(g.dictionary(j), g.dictionary(l), k);
-    const float* inner = g.inner_at(l + 1, j);
+    const float* products = g.products_at(l + 1, j);
     float* to = g.costs_at(l + 1, j);
     Vec m = splat(__builtin_inff());
     for (int q = 0; q < g.t.Kp; q += kLanes) {
         const Vec x = load(from + q) + load(row + q);
         store(to + q, x);
-        m = least(m, x + load(inner + q));
+        m = least(m, x + load(products + q));
     }
     return least_lane(m);
 }
@@ -77,7 +77,7 @@ static void descend(Group& g, int l, float partial) {
     float rest = 0;
     for (int j = l + 1; j < g.m; ++j) rest += bounds[j];
     float* next = g.bounds + static_cast<std::size_t>(l + 1) * Kp;
-    const float* outer = g.outer + static_cast<std::size_t>(l) * Kp;
+    const float* outer = g.products_at(l, l);
     for (int k = 0; k < g.t.K && !*g.stop; ++k) {
         const float with_k = partial + own[k];
         if (!(with_k + (rest + outer[k]) < g.best)) continue;
@@ -109,7 +109,7 @@ static bool assign_group(Group& g, const Scratch& s, int row, float* V, Code* co
         }
         g.best += a[code[c]];
         for (int i = 0; i < j; ++i) g.best += t.row(c, g.dictionary(i), code[g.dictionary(i)])[code[c]];
-        g.bounds[j] = least_sum(t.Kp, a, g.inner_at(0, j));
+        g.bounds[j] = least_sum(t.Kp, a, g.products_at(0, j));
     }
     g.improved = false;
     descend(g, 0, 0);
@@ -124,8 +124,7 @@ static void order_n(const Tables& t, int m, int n, float* V, Code* codes, void* 
     const std::size_t square = static_cast<std::size_t>(m) * m * t.Kp;
     float* vectors = reinterpret_cast<float*>(static_cast<char*>(work) + workspace(t.C, t.Kp, n, 2));
     int choice[kMaxOrder], found[kMaxOrder];
-    Group g{t, m, 0, vectors, vectors + square, vectors + 2 * square, nullptr, 0, false, choice, found, stop};
-    g.bounds = g.outer + static_cast<std::size_t>(m) * t.Kp;
+    Group g{t, m, 0, vectors, vectors + square, vectors + 2 * square, 0, false, choice, found, stop};
     const int groups = m == t.C ? 1 : t.C;
     int left = n;
     for (int visit = 0; left > 0 && visit < kMaxSweeps * groups && !*stop; ++visit) {

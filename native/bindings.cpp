@@ -74,6 +74,7 @@ static void assign(Out<float, 3> V, In<float, 4> T, In<float, 2> N, In<float, 3>
     require(codes.shape(0) == V.shape(0) && codes.shape(1) == T.shape(0), "codes must have shape (n, C)");
     require(order >= 1 && order <= C && order <= kMaxOrder, "order must be from 1 to C, and at most 64");
     require(stop.shape(0) == 1, "stop must have shape (1,)");
+    require(batch >= 1, "batch must be at least 1");
     if (!start) check_codes(codes, K);
     const Kernels& kernels = at_level(level);
     const int width = kPad * ((Kp / kPad + kGroups - 1) / kGroups);
@@ -142,12 +143,13 @@ static void count_pairs(In<Code, 2> codes, int b, int c, Out<std::int32_t, 2> Z,
 NB_MODULE(_core, m) {
     m.doc() = "Native kernels over one block of rows. Codes are uint16 here whatever the user sees.";
     const auto level = nb::arg("level") = nb::none();
-    m.def("assign", &assign, nb::arg("V"), nb::arg("T"), nb::arg("N"), nb::arg("rowmin"), nb::arg("groupmin"),
-          nb::arg("codes"), nb::arg("order"), nb::arg("start"), nb::arg("stop"), level, nb::arg("batch") = kBatch);
-    m.def("decode", &decode, nb::arg("D"), nb::arg("codes"), nb::arg("out"), level);
-    m.def("errors", &errors, nb::arg("X"), nb::arg("D"), nb::arg("codes"), nb::arg("out"), level);
-    m.def("add_rows", &add_rows, nb::arg("X"), nb::arg("codes"), nb::arg("W"), level);
-    m.def("count_pairs", &count_pairs, nb::arg("codes"), nb::arg("b"), nb::arg("c"), nb::arg("Z"), level);
+    const auto array = [](const char* name) { return nb::arg(name).noconvert(); };  // a converted copy would be lost
+    m.def("assign", &assign, array("V"), array("T"), array("N"), array("rowmin"), array("groupmin"),
+          array("codes"), nb::arg("order"), nb::arg("start"), array("stop"), level, nb::arg("batch") = kBatch);
+    m.def("decode", &decode, array("D"), array("codes"), array("out"), level);
+    m.def("errors", &errors, array("X"), array("D"), array("codes"), array("out"), level);
+    m.def("add_rows", &add_rows, array("X"), array("codes"), array("W"), level);
+    m.def("count_pairs", &count_pairs, array("codes"), nb::arg("b"), nb::arg("c"), array("Z"), level);
     m.def("simd_level", [] { return std::string(active().name); });
     m.def("simd_levels", [] {
         std::vector<std::string> names;

@@ -65,7 +65,7 @@ struct Kernels {
 inline std::size_t workspace(int C, int Kp, int n, int m) {
     const std::size_t shared = (4 * Kp * sizeof(float) + 2 * C * sizeof(float*) +
                                 static_cast<std::size_t>(n) * (2 * sizeof(int) + C * C * sizeof(Code)) + 63) / 64 * 64;
-    return m <= 2 ? shared : shared + static_cast<std::size_t>(m) * (2 * m + 2) * Kp * sizeof(float);
+    return m <= 2 ? shared : shared + static_cast<std::size_t>(m) * (2 * m + 1) * Kp * sizeof(float);
 }
 
 const Kernels& kernels_baseline();

@@ -56,8 +56,8 @@ def merged(stage: Dictionaries) -> Dictionaries:
     return Dictionaries(tuple(blocks), tuple(D), stage.R)
 
 
-def first_stage(rows: Source, C: int, K: int, rng: np.random.Generator) -> Dictionaries:
-    """Stage 1 before training: the identity, and rows of the data on each block's dimensions."""
+def first_stage(rows: Source, C: int, K: int, rng: np.random.Generator, rotated: bool = True) -> Dictionaries:
+    """Stage 1 before training: rows of the data on each block's dimensions, and the identity, or no rotation."""
     P = rows.n_features
     blocks = first_blocks(C, P)
     D = tuple(
@@ -66,7 +66,7 @@ def first_stage(rows: Source, C: int, K: int, rng: np.random.Generator) -> Dicti
         )
         for block in blocks
     )
-    return Dictionaries(blocks, D, np.eye(P, dtype=np.float32))
+    return Dictionaries(blocks, D, np.eye(P, dtype=np.float32) if rotated else None)
 
 
 def hierarchical(

@@ -1,0 +1,115 @@
+"""The command ``gkmeans``."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from .baselines import product_quantization
+from .datasets import load_sample
+from .estimators.group import GroupKMeans
+
+app = typer.Typer(help="Group K-Means: compress vectors to a few bytes.", no_args_is_help=True, add_completion=False)
+Rows = NDArray[np.generic]
+
+
+@app.callback()
+def main() -> None:
+    """Group K-Means: compress vectors to a few bytes."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """One line of the table."""
+
+    name: str
+    bits: int
+    learn: float
+    base: float
+    seconds: float
+
+
+@app.command()
+def demo(
+    data: Annotated[
+        Path | None, typer.Option(help="A .npy file of vectors; the last third is the base. Default: the sample.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of all fits.")] = 0,
+    jobs: Annotated[int | None, typer.Option(help="Threads; all cores by default.")] = None,
+) -> None:
+    """Fit gk-means (1|2, r|k|h) at 32 and 64 bits and compare with plain product quantization of the same bytes."""
+    learn, base = _vectors(data)
+    console = Console()
+    console.print(f"learn {learn.shape[0]:,} × {learn.shape[1]}, base {base.shape[0]:,}, K = 256, seed {seed}")
+    results: list[Result] = []
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=30),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    methods = [(order, init) for order in (1, 2) for init in ("random", "kmeans", "hierarchical")]
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("demo", total=2 * (1 + len(methods)))
+        for bits in (32, 64):
+            progress.update(task, description=f"product quantization, {bits} bits")
+            start = time.perf_counter()
+            distortions = product_quantization(learn, base, bits // 8, 256, seed, jobs)
+            results.append(Result("product quantization", bits, *distortions, time.perf_counter() - start))
+            progress.advance(task)
+            for order, init in methods:
+                progress.update(task, description=f"gk-means ({order}, {init[0]}), {bits} bits")
+                estimator = GroupKMeans(bits // 8, 256, order=order, init=init, random_state=seed, n_jobs=jobs)
+                results.append(_measured(f"gk-means ({order}, {init[0]})", bits, estimator, learn, base))
+                progress.advance(task)
+    console.print(_table(results))
+
+
+def _vectors(data: Path | None) -> tuple[Rows, Rows]:
+    if data is None:
+        sample = load_sample()
+        return sample.learn, sample.base
+    try:
+        X = np.load(data, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(f"{data} cannot be read as a .npy array: {error}") from error
+    if X.ndim != 2 or X.dtype.kind not in "fiu" or len(X) < 3:
+        raise typer.BadParameter(f"{data} holds {X.dtype} of shape {X.shape}; vectors must be numbers of shape (n, P)")
+    cut = len(X) * 2 // 3
+    return X[:cut], X[cut:]
+
+
+def _measured(name: str, bits: int, estimator: GroupKMeans, learn: Rows, base: Rows) -> Result:
+    start = time.perf_counter()
+    estimator.fit(learn)
+    seconds = time.perf_counter() - start
+    return Result(name, bits, float(estimator.history_[-1]), estimator.relative_distortion(base), seconds)
+
+
+def _table(results: list[Result]) -> Table:
+    table = Table(title="Relative distortion × 10⁻²; base is encoded afresh; ratio is base against PQ of the same bytes")
+    for column in ("method", "bits", "learn", "base", "ratio to PQ", "fit, s"):
+        table.add_column(column, justify="left" if column == "method" else "right")
+    pq = {result.bits: result.base for result in results if result.name == "product quantization"}
+    for result in results:
+        table.add_row(
+            result.name,
+            str(result.bits),
+            f"{100 * result.learn:.2f}",
+            f"{100 * result.base:.2f}",
+            f"{result.base / pq[result.bits]:.3f}",
+            f"{result.seconds:.1f}",
+            end_section=result.bits == 32 and result.name == "gk-means (2, h)",
+        )
+    return table

@@ -1,0 +1,104 @@
+"""The paper's equations in plain NumPy, one function each: the oracle of the kernels.
+
+Everything is float64 and loops over points; nothing is shared with the package.
+"""
+
+import itertools
+
+import numpy as np
+
+
+def decode(D, codes):
+    """Σ_c d^c_{k_c}, Eq. 2."""
+    return np.array([sum(D[c, k] for c, k in enumerate(row)) for row in codes]).reshape(len(codes), D.shape[2])
+
+
+def distortion(X, D, codes):
+    """Eq. 2."""
+    return float(((np.asarray(X, float) - decode(D.astype(float), codes)) ** 2).sum())
+
+
+def tables(D):
+    """T of Eq. 8: (C, K, C, K), half the squared norms on the diagonal of c₁ = c₂ and nothing else there."""
+    C, K, P = D.shape
+    flat = D.reshape(C * K, P).astype(float)
+    T = (flat @ flat.T).reshape(C, K, C, K)
+    for c in range(C):
+        T[c, :, c, :] = np.diag(np.diag(T[c, :, c, :]) / 2)
+    return T
+
+
+def greedy(X, D):
+    """Sec. 2.3.2: dictionaries in order, each on the residual of those before."""
+    codes = np.zeros((len(X), len(D)), int)
+    for i, x in enumerate(np.asarray(X, float)):
+        y = x.copy()
+        for c in range(len(D)):
+            codes[i, c] = ((y - D[c].astype(float)) ** 2).sum(axis=1).argmin()
+            y -= D[c, codes[i, c]]
+    return codes
+
+
+def groups(C, order):
+    """Groups of consecutive dictionaries; with order C there is one, with C = 2 and order 2 too."""
+    if order == C:
+        return [tuple(range(C))]
+    return [tuple((c + m) % C for m in range(order)) for c in range(C)]
+
+
+def assign(X, D, order, codes):
+    """Alg. 2: each group in turn at its best given the other codes, until no code of the point changes."""
+    C, K, _ = D.shape
+    S = -np.einsum("ip,ckp->ick", np.asarray(X, float), D.astype(float))
+    T = tables(D)
+    codes = np.array(codes, int)
+    for i in range(len(X)):
+        changed = True
+        while changed:
+            changed = False
+            for group in groups(C, order):
+                best, chosen = cost(S[i], T, codes[i]), None
+                for choice in itertools.product(range(K), repeat=order):
+                    trial = codes[i].copy()
+                    trial[list(group)] = choice
+                    value = cost(S[i], T, trial)
+                    if value < best - 1e-9 * (1 + abs(best)):
+                        best, chosen = value, trial
+                if chosen is not None:
+                    codes[i], changed = chosen, True
+    return codes
+
+
+def cost(S, T, code):
+    """½‖x − Σ d‖² less ½‖x‖², from S (C, K) and T: Eq. 6 summed over the dictionaries."""
+    total = 0.0
+    for c, k in enumerate(code):
+        total += S[c, k] + T[c, k, c, k]
+        total += sum(T[c, k, b, code[b]] for b in range(c))
+    return total
+
+
+def statistics(X, codes, K):
+    """Z (C, K, C, K) and W (C, K, P) of Eq. 15 to 17."""
+    C = codes.shape[1]
+    Z = np.zeros((C, K, C, K))
+    W = np.zeros((C, K, X.shape[1]))
+    for x, row in zip(np.asarray(X, float), codes, strict=True):
+        for c, k in enumerate(row):
+            W[c, k] += x
+            for b, j in enumerate(row):
+                Z[c, k, b, j] += 1
+    return Z, W
+
+
+def update(X, codes, K):
+    """W = D Z by the pseudo-inverse, Sec. 2.2: (C, K, P)."""
+    Z, W = statistics(X, codes, K)
+    C, _, P = W.shape
+    return (np.linalg.pinv(Z.reshape(C * K, C * K)) @ W.reshape(C * K, P)).reshape(C, K, P)
+
+
+def procrustes(M):
+    """Orthogonal R with the largest tr(Rᵀ M)."""
+    U, _, Vt = np.linalg.svd(M)
+    return U @ Vt
