@@ -2,7 +2,7 @@
 //
 // V (n, C, Kp) holds, for every row and every dictionary, the cost of each codeword given the row's other codes, as
 // these were when the dictionary was last visited (`seen`). A visit first makes up for the codes that have changed
-// since, two rows of T each, and is then one argmin: a sweep without changes reads V alone. Rows are visited dictionary
+// since, two rows of T each, and compares the least cost with that of the present code. Rows are visited dictionary
 // by dictionary, so that the part of T one dictionary needs stays in L2.
 
 namespace gkmeans {
@@ -11,37 +11,51 @@ namespace GKMEANS_LEVEL {
 constexpr int kVectors = 4;  // of Kp floats that orders 1 and 2 work in
 
 struct Scratch {
-    float* vectors;       // as many of Kp floats as asked for
+    float* vectors;       // (kVectors, Kp)
     const float** now;    // (C)
     const float** before; // (C)
     int* active;          // (n)  rows not yet done
     int* clean;           // (n)  visits since the row's last change
+    float* least;         // (n, C)  the least of V[i, c]
     Code* seen;           // (n, C, C)  the codes that V[i, c] stands for
 };
 
-static inline Scratch carve(const Tables& t, int n, int vectors, void* work) {
+static inline Scratch carve(const Tables& t, int n, void* work) {
     Scratch s;
     char* p = static_cast<char*>(work);
     s.vectors = reinterpret_cast<float*>(p);
-    p += static_cast<std::size_t>(vectors) * t.Kp * sizeof(float);
+    p += static_cast<std::size_t>(kVectors) * t.Kp * sizeof(float);
     s.now = reinterpret_cast<const float**>(p);
     s.before = s.now + t.C;
     p += 2 * sizeof(float*) * static_cast<std::size_t>(t.C);
     s.active = reinterpret_cast<int*>(p);
     s.clean = s.active + n;
-    s.seen = reinterpret_cast<Code*>(s.clean + n);
+    s.least = reinterpret_cast<float*>(s.clean + n);
+    s.seen = reinterpret_cast<Code*>(s.least + static_cast<std::size_t>(n) * t.C);
     for (int i = 0; i < n; ++i) s.active[i] = i, s.clean[i] = 0;
     return s;
 }
 
-// The next row's vectors are asked for while this row's are worked on: they lie a page apart, where the hardware
-// does not look ahead.
+// Rows of V and T lie a page and more apart, where the hardware does not look ahead: they are asked for kAhead rows
+// before their turn into L2, which takes many requests at once, and one row before into L1. Asking past the end of an
+// array does no harm.
+constexpr int kAhead = 6;
+
 static inline void prefetch(const float* p, int Kp) {
-    for (int k = 0; k < Kp; k += 64) {  // past the end does no harm
+    for (int k = 0; k < Kp; k += 64) {
         __builtin_prefetch(p + k);
         __builtin_prefetch(p + k + 16);
         __builtin_prefetch(p + k + 32);
         __builtin_prefetch(p + k + 48);
+    }
+}
+
+static inline void prefetch_far(const float* p, int Kp) {
+    for (int k = 0; k < Kp; k += 64) {
+        __builtin_prefetch(p + k, 0, 2);
+        __builtin_prefetch(p + k + 16, 0, 2);
+        __builtin_prefetch(p + k + 32, 0, 2);
+        __builtin_prefetch(p + k + 48, 0, 2);
     }
 }
 
@@ -57,6 +71,10 @@ static inline Code* seen_by(const Tables& t, const Scratch& s, int i, int c) {
     return s.seen + (static_cast<std::size_t>(i) * t.C + c) * t.C;
 }
 
+static inline float& least_known(const Tables& t, const Scratch& s, int i, int c) {
+    return s.least[static_cast<std::size_t>(i) * t.C + c];
+}
+
 // V stands for these codes.
 static inline void mark_seen(const Tables& t, int n, const Code* codes, const Scratch& s) {
     for (int i = 0; i < n; ++i) {
@@ -69,17 +87,41 @@ static inline void mark_seen(const Tables& t, int n, const Code* codes, const Sc
 // V holds <y, d> for the residual y = x - sum of the chosen codewords:
 // the cost of d is 1/2 |y + d_now - d|^2 = 1/2 |d|^2 - <y, d> - <d_now, d> + const.
 static void from_residuals(const Tables& t, int n, float* V, Code* codes, void* work) {
+    const Scratch s = carve(t, n, work);
     for (int i = 0; i < n; ++i) {
         const Code* code = code_of(t, codes, i);
         for (int c = 0; c < t.C; ++c) {
-            if (i + 1 < n) prefetch(t.row(c, c, code[t.C + c]), t.Kp);
+            if (i + 2 < n) prefetch_far(t.row(c, c, code[2 * t.C + c]), t.Kp);
             float* v = at(t, V, i, c);
             const float* N = t.half_norms(c);
             const float* own = t.row(c, c, code[c]);
-            for (int k = 0; k < t.Kp; k += kLanes) store(v + k, load(N + k) - load(v + k) - load(own + k));
+            Vec m = splat(__builtin_inff());
+            for (int k = 0; k < t.Kp; k += kLanes) {
+                const Vec a = load(N + k) - load(v + k) - load(own + k);
+                store(v + k, a);
+                m = least(m, a);
+            }
+            least_known(t, s, i, c) = least_lane(m);
         }
     }
-    mark_seen(t, n, codes, carve(t, n, kVectors, work));
+    mark_seen(t, n, codes, s);
+}
+
+// One dictionary alone: V (n, Kp) holds <x, d>, N (Kp) half the squared norms; the codeword of least cost.
+static void nearest(int n, int Kp, const float* V, const float* N, Code* codes) {
+    for (int i = 0; i < n; ++i) {
+        const float* v = V + static_cast<std::size_t>(i) * Kp;
+        Vec m = load(N) - load(v);
+        for (int k = kLanes; k < Kp; k += kLanes) m = least(m, load(N + k) - load(v + k));
+        const Vec best = splat(least_lane(m));
+        codes[i] = 0;
+        for (int k = 0; k < Kp; k += kLanes) {
+            if (const unsigned mask = lanes_equal(load(N + k) - load(v + k), best)) {
+                codes[i] = static_cast<Code>(k + __builtin_ctz(mask));
+                break;
+            }
+        }
+    }
 }
 
 // v += the rows of T that dictionaries [first, last) have chosen.
@@ -105,7 +147,7 @@ static inline void add_chosen(const Tables& t, int c, int first, int last, const
 
 // V holds <x, d>; dictionaries in order, each on the residual of those before. V becomes the costs.
 static void greedy(const Tables& t, int n, float* V, Code* codes, void* work) {
-    const Scratch s = carve(t, n, kVectors, work);
+    const Scratch s = carve(t, n, work);
     for (int c = 0; c < t.C; ++c) {
         const float* N = t.half_norms(c);
         for (int i = 0; i < n; ++i) {
@@ -117,7 +159,10 @@ static void greedy(const Tables& t, int n, float* V, Code* codes, void* work) {
         }
     }
     for (int c = 0; c < t.C; ++c) {
-        for (int i = 0; i < n; ++i) add_chosen(t, c, c + 1, t.C, code_of(t, codes, i), s.now, at(t, V, i, c));
+        for (int i = 0; i < n; ++i) {
+            add_chosen(t, c, c + 1, t.C, code_of(t, codes, i), s.now, at(t, V, i, c));
+            least_known(t, s, i, c) = least_of(at(t, V, i, c), t.Kp);
+        }
     }
     mark_seen(t, n, codes, s);
 }
@@ -149,12 +194,14 @@ static inline int stale(const Tables& t, const Scratch& s, int i, int c, const C
     return m;
 }
 
-static inline void prefetch_stale(const Tables& t, const Scratch& s, int i, int c, const Code* code) {
+// Asks for what refresh will read.
+static inline void prefetch_stale(const Tables& t, const Scratch& s, int i, int c, const Code* code, const float* v) {
     const int m = stale(t, s, i, c, code);
     for (int r = 0; r < m; ++r) {
-        prefetch(s.now[r], t.Kp);
-        prefetch(s.before[r], t.Kp);
+        prefetch_far(s.now[r], t.Kp);
+        prefetch_far(s.before[r], t.Kp);
     }
+    if (m) prefetch_far(v, t.Kp);
 }
 
 // Brings V[i, c] up to date.
@@ -162,11 +209,14 @@ static inline void refresh(const Tables& t, const Scratch& s, int i, int c, cons
     const int m = stale(t, s, i, c, code);
     if (m == 0) return;
     __builtin_memcpy(seen_by(t, s, i, c), code, t.C * sizeof(Code));
+    Vec low = splat(__builtin_inff());
     for (int k = 0; k < t.Kp; k += kLanes) {
         Vec a = load(v + k);
         for (int r = 0; r < m; ++r) a = a + (load(s.now[r] + k) - load(s.before[r] + k));
         store(v + k, a);
+        low = least(low, a);
     }
+    least_known(t, s, i, c) = least_lane(low);
 }
 
 // A row is done when each dictionary in turn kept its code: `clean` counts the visits since the last change.
@@ -174,22 +224,22 @@ static inline void refresh(const Tables& t, const Scratch& s, int i, int c, cons
 constexpr int kMaxSweeps = 100;
 
 static void order1(const Tables& t, int n, float* V, Code* codes, void* work) {
-    const Scratch s = carve(t, n, kVectors, work);
+    const Scratch s = carve(t, n, work);
     int left = n;
     for (int visit = 0; left > 0 && visit < kMaxSweeps * t.C; ++visit) {
         const int c = visit % t.C;
         int kept = 0;
         for (int a = 0; a < left; ++a) {
             const int i = s.active[a];
-            if (a + 1 < left) {
-                const int next = s.active[a + 1];
-                prefetch(at(t, V, next, c), t.Kp);
-                prefetch_stale(t, s, next, c, code_of(t, codes, next));
+            if (a + kAhead < left) {
+                const int next = s.active[a + kAhead];
+                prefetch_stale(t, s, next, c, code_of(t, codes, next), at(t, V, next, c));
+                __builtin_prefetch(at(t, V, next, c) + code_of(t, codes, next)[c]);
             }
             Code* code = code_of(t, codes, i);
             float* v = at(t, V, i, c);
             refresh(t, s, i, c, code, v);
-            const float best = least_of(v, t.Kp);
+            const float best = least_known(t, s, i, c);
             if (best < v[code[c]]) {
                 code[c] = static_cast<Code>(index_of(v, t.Kp, best));
                 seen_by(t, s, i, c)[c] = code[c];

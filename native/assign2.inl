@@ -23,9 +23,7 @@ static inline float group_minima(const Tables& t, const float* d, float* out) {
     for (int g = 0; g < kGroups; ++g) out[g] = __builtin_inff();
     for (int g = 0; g * t.width < t.Kp; ++g) {
         const int end = (g + 1) * t.width < t.Kp ? (g + 1) * t.width : t.Kp;
-        Vec m = load(d + g * t.width);
-        for (int k = g * t.width + kLanes; k < end; k += kLanes) m = least(m, load(d + k));
-        out[g] = least_lane(m);
+        out[g] = least_of(d + g * t.width, end - g * t.width);
     }
     return least_of(out, kGroups);
 }
@@ -99,8 +97,20 @@ static inline bool best_pair(const Tables& t, int b, int c, const float* a, cons
     return true;
 }
 
+// Asks for what a visit of the pair (b, c) will read of row i.
+template <typename Prefetch>
+static inline void ask(const Tables& t, const Scratch& s, int i, int b, int c, float* V, Code* codes, Prefetch fetch) {
+    const Code* code = code_of(t, codes, i);
+    fetch(at(t, V, i, b), t.Kp);
+    fetch(at(t, V, i, c), t.Kp);
+    fetch(t.row(b, c, code[c]), t.Kp);
+    fetch(t.row(c, b, code[b]), t.Kp);
+    prefetch_stale(t, s, i, b, code, at(t, V, i, b));
+    prefetch_stale(t, s, i, c, code, at(t, V, i, c));
+}
+
 static void order2(const Tables& t, int n, float* V, Code* codes, void* work, const volatile int* stop) {
-    const Scratch s = carve(t, n, kVectors, work);
+    const Scratch s = carve(t, n, work);
     float* a = s.vectors;
     float* d = s.vectors + t.Kp;
     int* rows = reinterpret_cast<int*>(s.vectors + 2 * t.Kp);
@@ -111,14 +121,8 @@ static void order2(const Tables& t, int n, float* V, Code* codes, void* work, co
         int kept = 0;
         for (int x = 0; x < left; ++x) {
             const int i = s.active[x];
-            if (x + 1 < left) {
-                const int next = s.active[x + 1];
-                const Code* code = code_of(t, codes, next);
-                prefetch(at(t, V, next, b), t.Kp);
-                prefetch(at(t, V, next, c), t.Kp);
-                prefetch(t.row(b, c, code[c]), t.Kp);
-                prefetch(t.row(c, b, code[b]), t.Kp);
-            }
+            if (x + kAhead < left) ask(t, s, s.active[x + kAhead], b, c, V, codes, prefetch_far);
+            if (x + 1 < left) ask(t, s, s.active[x + 1], b, c, V, codes, prefetch);
             Code* code = code_of(t, codes, i);
             refresh(t, s, i, b, code, at(t, V, i, b));
             refresh(t, s, i, c, code, at(t, V, i, c));

@@ -120,7 +120,7 @@ static bool assign_group(Group& g, const Scratch& s, int row, float* V, Code* co
 
 static void order_n(const Tables& t, int m, int n, float* V, Code* codes, void* work, const volatile int* stop) {
     order2(t, n, V, codes, work, stop);
-    const Scratch s = carve(t, n, kVectors, work);
+    const Scratch s = carve(t, n, work);
     const std::size_t square = static_cast<std::size_t>(m) * m * t.Kp;
     float* vectors = reinterpret_cast<float*>(static_cast<char*>(work) + workspace(t.C, t.Kp, n, 2));
     int choice[kMaxOrder], found[kMaxOrder];

@@ -96,6 +96,16 @@ static void assign(Out<float, 3> V, In<float, 4> T, In<float, 2> N, In<float, 3>
     }
 }
 
+static void nearest(In<float, 2> V, In<float, 1> N, Out<Code, 1> codes, const Level& level) {
+    const int n = dimension(V.shape(0)), Kp = dimension(V.shape(1));
+    require(Kp >= kPad && Kp % kPad == 0 && Kp <= 65536, "V must have shape (n, Kp)");
+    require(N.shape(0) == V.shape(1), "N must have shape (Kp,)");
+    require(codes.shape(0) == V.shape(0), "codes must have shape (n,)");
+    const Kernels& kernels = at_level(level);
+    nb::gil_scoped_release release;
+    kernels.nearest(n, Kp, V.data(), N.data(), codes.data());
+}
+
 static void decode(In<float, 3> D, In<Code, 2> codes, Out<float, 2> out, const Level& level) {
     const int n = dimension(codes.shape(0)), C = dimension(D.shape(0)), K = dimension(D.shape(1)),
               P = dimension(D.shape(2));
@@ -146,6 +156,7 @@ NB_MODULE(_core, m) {
     const auto array = [](const char* name) { return nb::arg(name).noconvert(); };  // a converted copy would be lost
     m.def("assign", &assign, array("V"), array("T"), array("N"), array("rowmin"), array("groupmin"),
           array("codes"), nb::arg("order"), nb::arg("start"), array("stop"), level, nb::arg("batch") = kBatch);
+    m.def("nearest", &nearest, array("V"), array("N"), array("codes"), level);
     m.def("decode", &decode, array("D"), array("codes"), array("out"), level);
     m.def("errors", &errors, array("X"), array("D"), array("codes"), array("out"), level);
     m.def("add_rows", &add_rows, array("X"), array("codes"), array("W"), level);

@@ -39,6 +39,8 @@ struct Tables {
 struct Kernels {
     const char* name;
 
+    // One dictionary, V (n, Kp) its products <x, d>, N (Kp): the nearest codeword.
+    void (*nearest)(int n, int Kp, const float* V, const float* N, Code* codes);
     // From products <x, d>: codes by dictionaries in order, each on the residual of those before (Sec. 2.3.2).
     void (*greedy)(const Tables&, int n, float* V, Code* codes, void* work);
     // From products <x - decoding, d>: the costs that belong to the codes given.
@@ -64,7 +66,7 @@ struct Kernels {
 // Bytes of `work` for an assignment of order m, a multiple of 64: what orders 1 and 2 use, then what higher ones add.
 inline std::size_t workspace(int C, int Kp, int n, int m) {
     const std::size_t shared = (4 * Kp * sizeof(float) + 2 * C * sizeof(float*) +
-                                static_cast<std::size_t>(n) * (2 * sizeof(int) + C * C * sizeof(Code)) + 63) / 64 * 64;
+                                static_cast<std::size_t>(n) * (2 * sizeof(int) + C * sizeof(float) + C * C * sizeof(Code)) + 63) / 64 * 64;
     return m <= 2 ? shared : shared + static_cast<std::size_t>(m) * (2 * m + 1) * Kp * sizeof(float);
 }
 

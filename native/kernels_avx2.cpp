@@ -5,7 +5,7 @@ namespace gkmeans {
 
 const Kernels& kernels_avx2() {
     using namespace avx2;
-    static constexpr Kernels table{"avx2", greedy, from_residuals, order1,   order2,
+    static constexpr Kernels table{"avx2", nearest, greedy, from_residuals, order1,   order2,
                                    order_n,  decode, errors,         add_rows, count_pairs};
     return table;
 }

@@ -5,7 +5,7 @@ namespace gkmeans {
 
 const Kernels& kernels_avx512() {
     using namespace avx512;
-    static constexpr Kernels table{"avx512", greedy, from_residuals, order1,   order2,
+    static constexpr Kernels table{"avx512", nearest, greedy, from_residuals, order1,   order2,
                                    order_n,  decode, errors,         add_rows, count_pairs};
     return table;
 }

@@ -5,7 +5,7 @@ namespace gkmeans {
 
 const Kernels& kernels_baseline() {
     using namespace baseline;
-    static constexpr Kernels table{"baseline", greedy, from_residuals, order1,   order2,
+    static constexpr Kernels table{"baseline", nearest, greedy, from_residuals, order1,   order2,
                                    order_n,  decode, errors,         add_rows, count_pairs};
     return table;
 }

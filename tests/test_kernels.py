@@ -45,6 +45,9 @@ def run(X, D, order, codes, workers, level):
     places = np.zeros((len(X), C), np.uint16) if start else tables.inside(codes)
     Y = X if start else (X - reference.decode(D, codes)).astype(np.float32)
     V = np.ascontiguousarray((Y @ tables.padded.reshape(C * Kp, P).T).reshape(len(X), C, Kp))
+    if C == 1:
+        _core.nearest(V[:, 0], tables.N[0], places[:, 0], level)
+        return places
     _core.assign(V, tables.T, tables.N, tables.rowmin, tables.groupmin, places, order, start, STOP, level)
     return tables.outside(places)
 

@@ -33,15 +33,18 @@ def assign_block(
 ) -> NDArray[np.uint16]:
     """Codes (m, C) of the rows ``X`` (m, P); from ``codes``, or from a greedy start where it is None."""
     C, Kp, P = tables.padded.shape
+    flat = tables.padded.reshape(C * Kp, P).T
+    V = workers.buffer(len(X) * C * Kp).reshape(len(X), C * Kp)
+    if C == 1:  # the nearest codeword, whatever it was before
+        out = np.empty(len(X), np.uint16)
+        _core.nearest(np.matmul(X, flat, out=V), tables.N[0], out)
+        return out[:, None]
     if tables.T is None or tables.rowmin is None or tables.groupmin is None:
         return _assign_by_residuals(X, tables, codes)
     places = np.empty((len(X), C), np.uint16) if codes is None else tables.inside(codes)
-    Y = X if codes is None else X - decode(tables.D, codes)
-    V = workers.buffer(len(X) * C * Kp).reshape(len(X), C * Kp)
-    np.matmul(Y, tables.padded.reshape(C * Kp, P).T, out=V)
-    V = V.reshape(len(X), C, Kp)
-    start = codes is None
-    _core.assign(V, tables.T, tables.N, tables.rowmin, tables.groupmin, places, min(order, C), start, workers.stop)
+    np.matmul(X if codes is None else X - decode(tables.D, codes), flat, out=V)
+    arrays = (tables.T, tables.N, tables.rowmin, tables.groupmin)
+    _core.assign(V.reshape(len(X), C, Kp), *arrays, places, min(order, C), codes is None, workers.stop)
     return tables.outside(places)
 
 
@@ -56,7 +59,7 @@ def _assign_by_residuals(X: Floats, tables: Tables, given: Codes | None) -> NDAr
         if start:
             codes[:, c] = (N[c] - residual @ D[c].T).argmin(axis=1)
         residual -= D[c][codes[:, c]]
-    for _ in range(MAX_SWEEPS if len(D) > 1 or not start else 0):
+    for _ in range(MAX_SWEEPS):
         changed = False
         for c in range(len(D)):
             residual += D[c][codes[:, c]]

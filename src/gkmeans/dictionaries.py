@@ -90,8 +90,8 @@ class Tables:
         C, K, P = D.shape
         Kp = -(-K // PAD) * PAD
         width = PAD * -(-Kp // (PAD * GROUPS))
-        fits = table_bytes(C, K) <= TABLE_BYTES
-        order = np.stack(workers.map(lambda c: similar_order(D[c], width) if fits and C > 1 else np.arange(K), range(C)))
+        needed = C > 1 and table_bytes(C, K) <= TABLE_BYTES
+        order = np.stack(workers.map(lambda c: similar_order(D[c], width) if needed else np.arange(K), range(C)))
         padded = np.zeros((C, Kp, P), np.float32)
         padded[:, :K] = np.take_along_axis(D, order[:, :, None], axis=1)
         N = aligned(C, Kp)
@@ -99,7 +99,7 @@ class Tables:
         N[:, :K] = np.einsum("ckp,ckp->ck", padded[:, :K], padded[:, :K], dtype=np.float64) / 2
         place = np.argsort(order, axis=1)
         start = cls(D, padded, N, order.astype(np.uint16), place.astype(np.uint16))
-        if not fits:
+        if not needed:
             return start
         ordered = padded[:, :K].reshape(C * K, P)
         T = aligned(C, C, K, Kp)

@@ -28,6 +28,7 @@ DENSE_UNKNOWNS = 12288
 
 _SLAB = 32
 _PANEL = 192
+_ROWS = 512
 Doubles = NDArray[np.float64]
 
 
@@ -220,25 +221,27 @@ class Cholesky:
     """Cholesky factor of ``A`` (m, m) in its lower triangle, in place, panel by panel over several threads.
 
     Only NumPy's products run outside Python's lock, so the corners on the diagonal are inverted and all else is
-    products.
+    products. A panel takes in all panels to its left at once, so each is written only twice.
     """
 
     def __init__(self, A: Doubles, workers: Workers) -> None:
         self.A, self.inverse = A, []
         self.panels = spans(len(A), _PANEL)
-        for step, (start, stop) in enumerate(self.panels):
+        for start, stop in self.panels:
+            above = A[start:stop, :start].T
+
+            def downdate(rows: tuple[int, int], at: slice = slice(start, stop), above: Doubles = above) -> None:
+                A[slice(*rows), at] -= A[slice(*rows), : at.start] @ above
+
+            def divide(rows: tuple[int, int], at: slice = slice(start, stop)) -> None:
+                A[slice(*rows), at] = A[slice(*rows), at] @ self.inverse[-1].T
+
+            workers.map(downdate, [(start + a, start + b) for a, b in spans(len(A) - start, _ROWS)])
             corner = scipy.linalg.cholesky(A[start:stop, start:stop], lower=True, check_finite=False)
             self.inverse.append(
                 scipy.linalg.solve_triangular(corner, np.eye(len(corner)), lower=True, check_finite=False)
             )
-            below = A[stop:, start:stop] @ self.inverse[-1].T
-            A[stop:, start:stop] = below
-
-            def downdate(columns: tuple[int, int], first: int = stop, below: Doubles = below) -> None:
-                low, high = columns
-                A[low:, low:high] -= below[low - first :] @ below[low - first : high - first].T
-
-            workers.map(downdate, self.panels[step + 1 :])
+            workers.map(divide, [(stop + a, stop + b) for a, b in spans(len(A) - stop, _ROWS)])
 
     def solve(self, right: Doubles) -> Doubles:
         """``A⁻¹ right`` for (m, q) right-hand sides."""

@@ -70,8 +70,10 @@ class AdditiveQuantizer(TransformerMixin, BaseEstimator):  # type: ignore[misc] 
             raise ValueError(f"codes have {len(given)} rows but X has {len(data)}; pass a row of codes for each vector")
         with Workers(check_n_jobs(self.n_jobs)) as workers, Reporter("encode", self.verbose) as reporter:
             reporter.expect(len(data))
-            stages = (*self.stages_, self._final())
-            return encode(Rows(data, self._frame()), stages, self._encoding_order(), given, workers, reporter.step)
+            order = self._encoding_order()
+            # order 1 is the fast one: it starts from stage 1 alone, which costs next to nothing
+            stages = (*self.stages_[: 1 if order == 1 else None], self._final())
+            return encode(Rows(data, self._frame()), stages, order, given, workers, reporter.step)
 
     def decode(self, codes: ArrayLike) -> Floats:
         """Vectors (n, P) float32 that ``codes`` (n, C) stand for."""

@@ -1,0 +1,132 @@
+"""Encoding photo SIFT base at 64 bits against Faiss's LocalSearchQuantizer, the S product, and our own baseline build.
+
+python benchmarks/encode.py [--repeats 3] [--threads 2]
+
+All take turns in one process. Faiss is trained on the same learn set with its defaults (about five minutes; kept in
+results/ and used again). The limit of O1GA is the S product, x times all codewords, which BLAS does alone here.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import faiss
+import numpy as np
+from common import RESULTS, alternate, machine, median, photosift, relative_distortion, spread
+
+import gkmeans as gk
+from gkmeans import _core
+from gkmeans._parallel import Workers, aligned, block_rows, spans
+from gkmeans._rows import Rows
+from gkmeans.assignment import assign_block
+from gkmeans.dictionaries import Tables
+
+
+def trained_lsq(learn: np.ndarray) -> faiss.IndexLocalSearchQuantizer:
+    path = RESULTS / "lsq-photosift-64.faiss"
+    if path.exists():
+        return faiss.read_index(str(path))
+    print("training Faiss's LSQ …", flush=True)
+    index = faiss.IndexLocalSearchQuantizer(128, 8, 8)
+    index.train(learn)
+    path.parent.mkdir(exist_ok=True)
+    faiss.write_index(index, str(path))
+    return index
+
+
+def products(X: np.ndarray, D: np.ndarray, threads: int) -> None:
+    """The S product alone: the same blocks and threads, nothing else."""
+    rows = block_rows(len(D))
+    with Workers(threads) as workers:
+
+        def one(span: tuple[int, int]) -> None:
+            out = workers.buffer((span[1] - span[0]) * len(D)).reshape(-1, len(D))
+            np.matmul(X[slice(*span)], D.T, out=out)
+
+        workers.map(one, spans(len(X), rows))
+
+
+def against_faiss(learn: np.ndarray, base: np.ndarray, repeats: int, threads: int) -> None:
+    faiss.omp_set_num_threads(threads)
+    lsq = trained_lsq(learn.astype(np.float32)).lsq
+    models = {
+        order: gk.GroupKMeans(8, order=order, random_state=0, n_jobs=threads).fit(learn) for order in (1, 2)
+    }
+    floats = base.astype(np.float32)
+    D = np.ascontiguousarray(models[1].dictionaries_.reshape(-1, 128))
+    codes = {}
+    tasks = {
+        "Faiss LSQ": lambda: codes.__setitem__("Faiss LSQ", lsq.compute_codes(floats)),
+        "O1GA": lambda: codes.__setitem__("O1GA", models[1].encode(base)),
+        "O2GA": lambda: codes.__setitem__("O2GA", models[2].encode(base)),
+        "S product": lambda: products(floats, D, threads),
+    }
+    seconds = alternate(tasks, repeats)
+    decoded = {
+        "Faiss LSQ": lsq.decode(codes["Faiss LSQ"]),
+        "O1GA": models[1].decode(codes["O1GA"]),
+        "O2GA": models[2].decode(codes["O2GA"]),
+    }
+    print(f"\nphoto SIFT base, {len(base):,} × 128, 64 bits, {threads} threads, {repeats} alternating runs")
+    print(f"{'':12} µs a vector [range]          of Faiss   of S   relative distortion × 10⁻²")
+    for name, times in seconds.items():
+        distortion = f"{100 * relative_distortion(base, decoded[name]):.3f}" if name in decoded else ""
+        print(
+            f"{name:12}{spread(times, 1e6 / len(base)):30} 1/{median(seconds['Faiss LSQ']) / median(times):5.1f}"
+            f"  {median(times) / median(seconds['S product']):5.2f}   {distortion}"
+        )
+
+
+def levels(base: np.ndarray, learn: np.ndarray, repeats: int) -> None:
+    """The O2GA kernel at each level: codes of O1GA in, codes of O2GA out, products and T given, one thread."""
+    model = gk.GroupKMeans(8, order=2, random_state=0).fit(learn[:30_000])
+    batch, count = 1024, 16
+    with Workers(1) as workers:
+        tables = Tables.of(model._final().D[0], workers)
+        X = Rows(base, model._frame()).block(slice(0, batch * count))
+        blocks = []
+        for start, stop in spans(len(X), batch):
+            codes = assign_block(X[start:stop], tables, 1, None, workers)
+            Y = X[start:stop] - gk._rows.decode(tables.D, codes)
+            V = (Y @ tables.padded.reshape(-1, 128).T).reshape(batch, 8, -1)
+            blocks.append((V, tables.inside(codes)))
+        arrays = (tables.T, tables.N, tables.rowmin, tables.groupmin)
+        work = aligned(*blocks[0][0].shape)
+
+        def run(level: str, order: int) -> None:
+            for V, places in blocks:
+                work[:] = V
+                _core.assign(work, *arrays, places.copy(), order, False, workers.stop, level)
+
+        def copy() -> None:
+            for V, _ in blocks:
+                work[:] = V
+
+        names = _core.simd_levels()
+        tasks = {"copy": copy} | {f"{name} {order}": lambda n=name, o=order: run(n, o) for name in names for order in (1, 2)}
+        seconds = alternate(tasks, 4 * repeats)
+    print(f"\nthe kernels at each level, {batch * count:,} rows from the codes of O1GA, one thread, µs a vector")
+    base_2 = median(seconds["baseline 2"]) - median(seconds["baseline 1"])
+    for name in names:
+        first = median(seconds[f"{name} 1"]) - median(seconds["copy"])
+        second = median(seconds[f"{name} 2"]) - median(seconds[f"{name} 1"])
+        unit = 1e6 / len(X)
+        print(f"{name:10} costs and O1GA {first * unit:6.2f}   O2GA {second * unit:6.2f}   {base_2 / second:5.2f} × baseline")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--only", choices=["faiss", "levels"], help="one of the two parts")
+    options = parser.parse_args()
+    print(machine())
+    learn, base = photosift("learn"), photosift("base")
+    if options.only != "levels":
+        against_faiss(learn, base, options.repeats, options.threads)
+    if options.only != "faiss":
+        levels(base, learn, options.repeats)
+
+
+if __name__ == "__main__":
+    main()
