@@ -78,7 +78,7 @@ def assign(
     rows: Source, dictionaries: Dictionaries, order: int, codes: Codes | None, workers: Workers
 ) -> tuple[Codes, Floats]:
     """One pass over all rows: codes (n, C) and the squared error (n, U) of each row in each of U blocks."""
-    tables = [Tables.of(D, workers) for D in dictionaries.D]
+    tables = [Tables.of(D, workers, order) for D in dictionaries.D]
     C, K, _ = dictionaries.shape
     out = np.empty((len(rows), C), code_dtype(K))
     errors = np.empty((len(rows), len(dictionaries.blocks)), np.float32)

@@ -21,7 +21,7 @@ def product_quantization(
         rows = Rows(learn, Frame.of(learn, workers))
         run = Run(rows.energy(workers), 1, 1e-5, np.random.default_rng(seed), workers, reporter)
         start = first_stage(rows, C, K, run.rng, rotated=False)
-        fitted, _ = train(rows, start, None, run, 100, "k-means")
+        fitted, _ = train(rows, start, None, run, 30, "k-means")
         fresh = Rows(base, rows.frame)
         _, errors = assign(fresh, fitted, 1, None, workers)
         return run.history[-1], relative(float(errors.sum(dtype=np.float64)), fresh.energy(workers))

@@ -49,7 +49,7 @@ def demo(
     """Fit gk-means (1|2, r|k|h) at 32 and 64 bits and compare with plain product quantization of the same bytes."""
     learn, base = _vectors(data)
     console = Console()
-    console.print(f"learn {learn.shape[0]:,} × {learn.shape[1]}, base {base.shape[0]:,}, K = 256, seed {seed}")
+    console.print(f"learn {learn.shape[0]:,} × {learn.shape[1]}, base {base.shape[0]:,}, K = 256, max_iter = 20, init_iter = 8, seed {seed}")
     results: list[Result] = []
     columns = (
         TextColumn("{task.description}"),
@@ -70,7 +70,9 @@ def demo(
             progress.advance(task)
             for order, init in methods:
                 progress.update(task, description=f"gk-means ({order}, {init[0]}), {bits} bits")
-                estimator = GroupKMeans(bits // 8, 256, order=order, init=init, random_state=seed, n_jobs=jobs)
+                estimator = GroupKMeans(
+                    bits // 8, order=order, init=init, max_iter=20, init_iter=8, random_state=seed, n_jobs=jobs
+                )
                 results.append(_measured(f"gk-means ({order}, {init[0]})", bits, estimator, learn, base))
                 progress.advance(task)
     console.print(_table(results))

@@ -85,20 +85,20 @@ class Tables:
     groupmin: Floats | None = None
 
     @classmethod
-    def of(cls, D: Floats, workers: Workers) -> Tables:
-        """Compute the tables, one dictionary a task."""
+    def of(cls, D: Floats, workers: Workers, order: int = 2) -> Tables:
+        """Compute the tables, one dictionary a task; ``order`` 1 needs neither the similar order nor the minima."""
         C, K, P = D.shape
         Kp = -(-K // PAD) * PAD
         width = PAD * -(-Kp // (PAD * GROUPS))
         needed = C > 1 and table_bytes(C, K) <= TABLE_BYTES
-        order = np.stack(workers.map(lambda c: similar_order(D[c], width) if needed else np.arange(K), range(C)))
+        pairs = needed and order > 1
+        order_of = np.stack(workers.map(lambda c: similar_order(D[c], width) if pairs else np.arange(K), range(C)))
         padded = np.zeros((C, Kp, P), np.float32)
-        padded[:, :K] = np.take_along_axis(D, order[:, :, None], axis=1)
+        padded[:, :K] = np.take_along_axis(D, order_of[:, :, None], axis=1)
         N = aligned(C, Kp)
         N[:] = np.inf
         N[:, :K] = np.einsum("ckp,ckp->ck", padded[:, :K], padded[:, :K], dtype=np.float64) / 2
-        place = np.argsort(order, axis=1)
-        start = cls(D, padded, N, order.astype(np.uint16), place.astype(np.uint16))
+        start = cls(D, padded, N, order_of.astype(np.uint16), np.argsort(order_of, axis=1).astype(np.uint16))
         if not needed:
             return start
         ordered = padded[:, :K].reshape(C * K, P)
@@ -111,9 +111,10 @@ class Tables:
 
         def fill(c: int) -> None:
             np.matmul(ordered, padded[c].T, out=T[c].reshape(C * K, Kp))
-            for b in range(C):
-                groupmin[c, b, :, : len(edges)] = np.minimum.reduceat(T[c, b, :, :K], edges, axis=1)
-            rowmin[c, :, :K] = groupmin[c].min(axis=2)
+            if pairs:
+                for b in range(C):
+                    groupmin[c, b, :, : len(edges)] = np.minimum.reduceat(T[c, b, :, :K], edges, axis=1)
+                rowmin[c, :, :K] = groupmin[c].min(axis=2)
 
         workers.map(fill, range(C))
         return replace(start, T=T, rowmin=rowmin, groupmin=groupmin)

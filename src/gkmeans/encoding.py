@@ -29,7 +29,8 @@ def encode(
     last = stages[-1]
     C, K, _ = last.shape
     chain = [last] if codes is not None else list(stages)
-    tables = [[Tables.of(D, workers) for D in stage.D] for stage in chain]
+    orders = [order if stage is last else 1 for stage in chain]
+    tables = [[Tables.of(D, workers, n) for D in stage.D] for stage, n in zip(chain, orders, strict=True)]
     out = np.empty((len(rows), C), code_dtype(K))
 
     def one(span: tuple[int, int]) -> None:
@@ -38,14 +39,12 @@ def encode(
         known = codes is not None
         if codes is not None:
             out[part] = codes[part]
-        for stage, stage_tables in zip(chain, tables, strict=True):
+        for stage, stage_tables, n in zip(chain, tables, orders, strict=True):
             Y = stage.rotate(X)
             for block, block_tables in zip(stage.blocks, stage_tables, strict=True):
                 start = out[part, block.dictionaries] if known else None
                 Yu = np.ascontiguousarray(Y[:, block.dims])
-                out[part, block.dictionaries] = assign_block(
-                    Yu, block_tables, order if stage is last else 1, start, workers
-                )
+                out[part, block.dictionaries] = assign_block(Yu, block_tables, n, start, workers)
             known = True
         done(span[1] - span[0])
 
