@@ -8,7 +8,7 @@
 namespace gkmeans {
 namespace GKMEANS_LEVEL {
 
-constexpr int kVectors = 4;  // of Kp floats that orders 1 and 2 work in
+constexpr int kVectors = 5;  // of Kp floats that order 2 works in
 
 struct Scratch {
     float* vectors;       // (kVectors, Kp)

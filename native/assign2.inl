@@ -31,29 +31,36 @@ static inline float group_minima(const Tables& t, const float* d, float* out) {
 // Rows that are looked at between two looks at the limit.
 constexpr int kRowsAtOnce = 32;
 
-// Lists, as row * kGroups + group, the groups of the rows given whose bound is below the limit.
-static inline int open_groups(const int* rows, int count, const float* a, const float* d_minima, const float* groupmin,
-                              Vec limit, int* items) {
+// The rows j of a pair that may beat the limit, and their costs a[j].
+struct Candidates {
+    int* rows;  // (Kp) and room for a register more
+    float* a;   // likewise
+    int count;
+};
+
+// Lists, as x * kGroups + group, the groups of candidates [first, first + some) whose bound is below the limit.
+static inline int open_groups(const Candidates& list, int first, int some, const float* d_minima,
+                              const float* groupmin, Vec limit, int* items) {
     int found = 0;
-    for (int x = 0; x < count; ++x) {
-        const Vec ar = splat(a[rows[x]]);
-        const float* T_minima = groupmin + static_cast<std::size_t>(rows[x]) * kGroups;
+    for (int x = first; x < first + some; ++x) {
+        const Vec ax = splat(list.a[x]);
+        const float* T_minima = groupmin + static_cast<std::size_t>(list.rows[x]) * kGroups;
         for (int g = 0; g < kGroups; g += kLanes) {
-            const unsigned open = lanes_below(ar + (load(d_minima + g) + load(T_minima + g)), limit);
-            found += list_lanes(open, rows[x] * kGroups + g, items + found);
+            const unsigned open = lanes_below(ax + (load(d_minima + g) + load(T_minima + g)), limit);
+            found += list_lanes(open, x * kGroups + g, items + found);
         }
     }
     return found;
 }
 
-// Lane-wise least cost over one group of one row.
-static inline Vec least_costs(const Tables& t, int item, const float* a, const float* d, const float* T) {
-    const int row = item / kGroups, start = item % kGroups * t.width;
+// Lane-wise least cost over one group of one candidate's row.
+static inline Vec least_costs(const Tables& t, const Candidates& list, int item, const float* d, const float* T) {
+    const int x = item / kGroups, start = item % kGroups * t.width;
     const int end = start + t.width < t.Kp ? start + t.width : t.Kp;
-    const float* Tr = T + static_cast<std::size_t>(row) * t.Kp;
-    Vec m = load(d + start) + load(Tr + start);
-    for (int k = start + kLanes; k < end; k += kLanes) m = least(m, load(d + k) + load(Tr + k));
-    return splat(a[row]) + m;
+    const float* row = T + static_cast<std::size_t>(list.rows[x]) * t.Kp;
+    Vec m = load(d + start) + load(row + start);
+    for (int k = start + kLanes; k < end; k += kLanes) m = least(m, load(d + k) + load(row + k));
+    return splat(list.a[x]) + m;
 }
 
 // First k with a + (d[k] + row[k]) == x.
@@ -65,35 +72,40 @@ static inline int index_of_sum(int Kp, float a, const float* d, const float* row
     return 0;
 }
 
-// The best pair for costs a (of b's codewords) and d (of c's); *j, *k come in as the present pair and stay on ties.
-// `rows` has room for Kp. Candidates are listed first and worked on after, so that few branches depend on the data.
-static inline bool best_pair(const Tables& t, int b, int c, const float* a, const float* d, int* rows, int* j, int* k) {
+// The best pair (j, k) for costs a[j] = v[j] - own[j] of b's codewords and d[k] of c's; *j and *k come in as the
+// present pair and stay on ties. Candidates are listed first and worked on after, so that few branches depend on data.
+static inline bool best_pair(const Tables& t, int b, int c, const float* v, const float* own, const float* d,
+                             Candidates list, int* j, int* k) {
     alignas(64) float d_minima[kGroups];
     int items[kRowsAtOnce * kGroups + kGroups];
     const Vec least_d = splat(group_minima(t, d, d_minima));
     const float* T = t.row(c, b, 0);
     const float* rowmin = t.row_minima(c, b);
-    float best = a[*j] + (d[*k] + T[static_cast<std::size_t>(*j) * t.Kp + *k]);
+    float best = (v[*j] - own[*j]) + (d[*k] + T[static_cast<std::size_t>(*j) * t.Kp + *k]);
     Vec limit = splat(best);
-    int best_row = -1, count = 0;
-    for (int r = 0; r < t.Kp; r += kLanes) {  // rows past K have a = +inf and are never below the limit
-        count += list_lanes(lanes_below(load(a + r) + (least_d + load(rowmin + r)), limit), r, rows + count);
+    int winner = -1;
+    list.count = 0;
+    for (int r = 0; r < t.Kp; r += kLanes) {  // rows past K cost +inf and are never below the limit
+        const Vec a = load(v + r) - load(own + r);
+        const unsigned open = lanes_below(a + (least_d + load(rowmin + r)), limit);
+        list_values(open, a, list.a + list.count);
+        list.count += list_lanes(open, r, list.rows + list.count);
     }
-    for (int x = 0; x < count; x += kRowsAtOnce) {
-        const int some = count - x < kRowsAtOnce ? count - x : kRowsAtOnce;
-        const int found = open_groups(rows + x, some, a, d_minima, t.group_minima(c, b), limit, items);
+    for (int x = 0; x < list.count; x += kRowsAtOnce) {
+        const int some = list.count - x < kRowsAtOnce ? list.count - x : kRowsAtOnce;
+        const int found = open_groups(list, x, some, d_minima, t.group_minima(c, b), limit, items);
         for (int y = 0; y < found; ++y) {
-            const Vec cost = least_costs(t, items[y], a, d, T);
+            const Vec cost = least_costs(t, list, items[y], d, T);
             if (lanes_below(cost, limit)) {
                 best = least_lane(cost);
-                best_row = items[y] / kGroups;
+                winner = items[y] / kGroups;
                 limit = splat(best);
             }
         }
     }
-    if (best_row < 0) return false;
-    *j = best_row;
-    *k = index_of_sum(t.Kp, a[best_row], d, T + static_cast<std::size_t>(best_row) * t.Kp, best);
+    if (winner < 0) return false;
+    *j = list.rows[winner];
+    *k = index_of_sum(t.Kp, list.a[winner], d, T + static_cast<std::size_t>(*j) * t.Kp, best);
     return true;
 }
 
@@ -111,9 +123,8 @@ static inline void ask(const Tables& t, const Scratch& s, int i, int b, int c, f
 
 static void order2(const Tables& t, int n, float* V, Code* codes, void* work, const volatile int* stop) {
     const Scratch s = carve(t, n, work);
-    float* a = s.vectors;
-    float* d = s.vectors + t.Kp;
-    int* rows = reinterpret_cast<int*>(s.vectors + 2 * t.Kp);
+    float* d = s.vectors;
+    const Candidates list{reinterpret_cast<int*>(d + t.Kp), d + 2 * t.Kp + kPad, 0};
     const int pairs = t.C == 2 ? 1 : t.C;
     int left = n;
     for (int visit = 0; left > 0 && visit < kMaxSweeps * pairs && !*stop; ++visit) {
@@ -126,10 +137,9 @@ static void order2(const Tables& t, int n, float* V, Code* codes, void* work, co
             Code* code = code_of(t, codes, i);
             refresh(t, s, i, b, code, at(t, V, i, b));
             refresh(t, s, i, c, code, at(t, V, i, c));
-            subtract(t.Kp, at(t, V, i, b), t.row(b, c, code[c]), a);
             subtract(t.Kp, at(t, V, i, c), t.row(c, b, code[b]), d);
             int j = code[b], k = code[c];
-            if (best_pair(t, b, c, a, d, rows, &j, &k)) {
+            if (best_pair(t, b, c, at(t, V, i, b), t.row(b, c, code[c]), d, list, &j, &k)) {
                 code[b] = static_cast<Code>(j);
                 code[c] = static_cast<Code>(k);
                 s.clean[i] = 0;

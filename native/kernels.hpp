@@ -65,7 +65,7 @@ struct Kernels {
 
 // Bytes of `work` for an assignment of order m, a multiple of 64: what orders 1 and 2 use, then what higher ones add.
 inline std::size_t workspace(int C, int Kp, int n, int m) {
-    const std::size_t shared = (4 * Kp * sizeof(float) + 2 * C * sizeof(float*) +
+    const std::size_t shared = (5 * Kp * sizeof(float) + 2 * C * sizeof(float*) +
                                 static_cast<std::size_t>(n) * (2 * sizeof(int) + C * sizeof(float) + C * C * sizeof(Code)) + 63) / 64 * 64;
     return m <= 2 ? shared : shared + static_cast<std::size_t>(m) * (2 * m + 1) * Kp * sizeof(float);
 }

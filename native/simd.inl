@@ -82,6 +82,17 @@ static inline int list_lanes(unsigned mask, int first, int* out) {
 #endif
 }
 
+// Writes the lanes in the mask; up to kLanes entries past those are overwritten.
+static inline void list_values(unsigned mask, Vec values, float* out) {
+#if defined(__AVX512F__)
+    store(out, _mm512_maskz_compress_ps(static_cast<__mmask16>(mask), values));
+#else
+    float lanes[kLanes];
+    store(lanes, values);
+    for (; mask; mask &= mask - 1) *out++ = lanes[__builtin_ctz(mask)];
+#endif
+}
+
 // out[g] = the least of values[16 g … 16 g + 15] for g below 16.
 static inline void least_of_sixteens(const float* values, float* out) {
 #if defined(__AVX512F__)

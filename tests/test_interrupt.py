@@ -1,0 +1,217 @@
+"""Ctrl-C comes back at once and leaves the process as it was; progress goes to logging and to stderr."""
+
+import logging
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from threadpoolctl import ThreadpoolController, threadpool_info
+
+import gkmeans as gk
+from gkmeans._parallel import Workers
+
+SCRIPT = """
+import sys, threading
+import numpy as np
+from threadpoolctl import threadpool_info
+import gkmeans as gk
+
+def limits():
+    return sorted((pool["filepath"], pool["num_threads"]) for pool in threadpool_info())
+
+def say(word):
+    print(word, flush=True)
+
+rng = np.random.default_rng(0)
+X = rng.standard_normal((20000, 64)).astype(np.float32)
+small = gk.GroupKMeans(2, 4, max_iter=2, init_iter=1, random_state=0).fit(X[:300])
+before, threads = limits(), threading.active_count()
+est = gk.GroupKMeans(8, 256, tol=0, max_iter=100000, random_state=0)
+if "{what}" == "encode":
+    est = gk.GroupKMeans(8, 256, init="random", order=1, max_iter=1, random_state=0).fit(X[:1000]).set_params(order=4)
+say("ready")
+try:
+    {call}
+    say("finished")
+except KeyboardInterrupt:
+    say("interrupted")
+say("limits kept" if limits() == before else f"limits changed from {{before}} to {{limits()}}")
+say("threads ended" if threading.active_count() == threads else "threads left")
+if "{what}" == "fit":
+    say("unfitted" if not hasattr(est, "dictionaries_") else "half fitted")
+again = gk.GroupKMeans(2, 4, max_iter=2, init_iter=1, random_state=0).fit(X[:300])
+say("works" if again.dictionaries_.tobytes() == small.dictionaries_.tobytes() else "differs")
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGINT is sent by POSIX means")
+@pytest.mark.parametrize(
+    ("what", "call", "wait"),
+    [
+        ("fit", "est.set_params(order=1).fit(X)", 0.8),
+        ("fit", "est.set_params(order=2, n_jobs=1).fit(X)", 1.2),
+        ("fit", "est.set_params(order=4, init='random').fit(X)", 1.0),
+        ("encode", "est.encode(X)", 0.8),
+    ],
+    ids=["order 1", "order 2 on one thread", "order 4", "encode"],
+)
+def test_interrupt_returns_control_and_leaves_the_process_as_it_was(what, call, wait):
+    command = [sys.executable, "-W", "ignore", "-c", SCRIPT.format(what=what, call=call)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        guard = threading.Timer(60, process.kill)
+        guard.start()
+        try:
+            assert process.stdout.readline().strip() == "ready"
+            time.sleep(wait)
+            process.send_signal(signal.SIGINT)
+            sent = time.perf_counter()
+            first = process.stdout.readline().strip()
+            seconds = time.perf_counter() - sent
+            rest = process.stdout.read().split("\n")
+            errors = process.stderr.read()
+        finally:
+            guard.cancel()
+            process.kill()
+    assert first == "interrupted", errors
+    assert seconds < 5
+    expected = ["limits kept", "threads ended", *(["unfitted"] if what == "fit" else []), "works", ""]
+    assert rest == expected, errors
+
+
+def limits():
+    return sorted((pool["filepath"], pool["num_threads"]) for pool in threadpool_info())
+
+
+@pytest.fixture
+def X(rng):
+    return (rng.standard_normal((300, 6)) @ rng.standard_normal((6, 6)) + 1).astype(np.float32)
+
+
+def small(**options):
+    return gk.GroupKMeans(4, 8, **({"max_iter": 3, "init_iter": 2, "random_state": 0, "tol": 0} | options))
+
+
+def test_thread_limits_are_restored_after_work_and_after_errors(X):
+    before, threads = limits(), threading.active_count()
+    est = small().fit(X)
+    est.relative_distortion(X)
+    assert limits() == before
+    with pytest.raises(ZeroDivisionError), Workers(2) as workers:
+        workers.map(lambda item: 1 / item, [1, 0, 2])
+    assert limits() == before
+    assert threading.active_count() == threads
+
+
+@pytest.fixture
+def restored_limits():
+    """The limits before the test, put back after it whatever happened."""
+    before = limits()
+    yield before
+    for path, count in before:
+        ThreadpoolController().select(filepath=path).limit(limits=count)
+
+
+@pytest.mark.skipif(all(count == 1 for _, count in limits()), reason="BLAS has one thread anyway")
+def test_thread_limits_are_restored_when_two_calls_overlap(restored_limits):
+    # as two fits of a search on threads do: the second starts before the first ends, and ends after it
+    first, second = Workers(1), Workers(1)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    inside = {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
+    second.__exit__(None, None, None)
+    assert inside == {1}  # the second still holds BLAS to one thread, so that its bits stay the same
+    assert limits() == restored_limits
+
+
+def test_fits_on_several_threads_at_once_are_those_of_one(X, restored_limits):
+    expected = small(n_jobs=1).fit(X)
+    found = [None] * 4
+
+    def fit(i):
+        found[i] = small(n_jobs=1 + i % 2).fit(X)
+
+    threads = [threading.Thread(target=fit, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(est.dictionaries_.tobytes() == expected.dictionaries_.tobytes() for est in found)
+
+
+def test_the_first_error_of_a_task_is_raised():
+    with Workers(2) as workers:
+        assert workers.map(lambda item: item * 2, range(50)) == list(range(0, 100, 2))
+        with pytest.raises(ValueError, match="seven"):
+            workers.map(lambda item: item if item != 7 else fail("seven"), range(5000))
+
+
+def fail(text):
+    raise ValueError(text)
+
+
+# ---- progress
+
+
+@pytest.mark.parametrize("init", ["random", "kmeans", "hierarchical"])
+def test_every_iteration_is_logged(init, X, caplog):
+    with caplog.at_level(logging.INFO, "gkmeans"):
+        est = small(init=init).fit(X)
+    lines = [record.getMessage() for record in caplog.records if record.name == "gkmeans"]
+    assert len(lines) == len(est.history_)
+    assert all(record.levelno == logging.INFO for record in caplog.records)
+    for line, distortion in zip(lines, est.history_, strict=True):
+        assert f"{distortion:.6f}" in line
+    assert "iteration 3 of 3" in lines[-1]
+
+
+def test_nothing_is_logged_or_shown_unless_asked_for(X, caplog, capfd):
+    est = small().fit(X)
+    est.relative_distortion(X)
+    assert not caplog.records
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_logger_is_left_to_the_user():
+    logger = logging.getLogger("gkmeans")
+    assert logger.level == logging.NOTSET
+    assert logger.propagate
+    assert all(isinstance(handler, logging.NullHandler) for handler in logger.handlers)
+
+
+def test_verbose_shows_a_bar_on_stderr(X, capfd):
+    est = small(verbose=1).fit(X)
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "fit" in err
+    assert f"{est.history_[-1]:.5f}" in err
+    assert "left" in err
+    est.encode(X)
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "encode" in err
+    assert "300/300" in err
+
+
+@pytest.mark.parametrize("tol", [0, 0.5])
+def test_the_bar_ends_full_when_the_fit_ends(tol, X, capfd):
+    # 2 stages of up to 2 iterations and up to 3 of the training; those spared by the tolerance count as done
+    small(verbose=1, tol=tol).fit(X)
+    assert "7/7" in capfd.readouterr().err
+
+
+def test_the_bar_is_taken_away_by_an_error(X, capfd, monkeypatch):
+    def broken(*arguments, **options):
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr("gkmeans.estimators.group.train", broken)
+    before = limits()
+    with pytest.raises(RuntimeError, match="broken"):
+        small(verbose=1, init="random").fit(X)
+    assert limits() == before
+    monkeypatch.undo()
+    small(verbose=1, init="random").fit(X)  # rich allows one bar at a time: the first must have ended
