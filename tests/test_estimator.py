@@ -529,7 +529,17 @@ def test_a_row_has_the_same_codes_alone_and_among_others(rng):
     est = small(4, 16).fit(X)
     together = est.encode(X)
     alone = np.concatenate([est.encode(X[i : i + 1]) for i in range(50)])
-    np.testing.assert_allclose(errors(est, X[:50], alone), errors(est, X[:50], together[:50]), rtol=1e-4)
+    # the products may differ in their last digit, so a tie may fall otherwise
+    assert (alone == together[:50]).all(axis=1).mean() > 0.9
+    assert errors(est, X[:50], alone).sum() == pytest.approx(errors(est, X[:50], together[:50]).sum(), rel=0.01)
+
+
+def test_replaying_the_stages_encodes_better_than_a_greedy_start():
+    learn = gk.datasets.load_sample().learn[:2000]
+    est = small(8, 16, order=1, init_iter=10, max_iter=20).fit(learn)
+    replayed = est.relative_distortion(learn)
+    est.stages_ = ()
+    assert replayed < est.relative_distortion(learn)
 
 
 def test_the_words_of_scikit_learn_mean_the_same(X):
@@ -602,8 +612,8 @@ def test_order_2_without_the_table_is_refused_at_fit_and_at_encode(X, monkeypatc
 
 @pytest.mark.parametrize("limit", [4, 25, 60])
 def test_the_sparse_solution_agrees_with_the_dense_one(limit, rng, monkeypatch):
-    # limit 4: Z is sparse and solved so; 25: some dictionaries' Z are dense, all together is not; 60: Z is sparse for
-    # its size, but few codewords are in use and they are solved densely
+    # 4: Z is counted and solved sparsely; 25: counted densely and solved sparsely; 60: counted sparsely for its size,
+    # but so few codewords are in use that they are solved densely
     K = 200 if limit == 60 else 20
     X = correlated(rng, 400, 7)
     codes = rng.integers(0, 20, (400, 3)).astype(np.uint16)
@@ -612,7 +622,8 @@ def test_the_sparse_solution_agrees_with_the_dense_one(limit, rng, monkeypatch):
     dense = Statistics.of(X, codes, K).solve(previous)
     monkeypatch.setattr(update, "DENSE_UNKNOWNS", limit)
     sparse = Statistics.of(X, codes, K).solve(previous)
-    np.testing.assert_allclose(reference.decode(sparse, codes), reference.decode(dense, codes), rtol=1e-4, atol=1e-3)
+    sums = reference.decode(dense, codes)
+    np.testing.assert_allclose(reference.decode(sparse, codes), sums, atol=1e-4 * np.abs(sums).max())
     assert reference.distortion(X, sparse, codes) == pytest.approx(reference.distortion(X, dense, codes), rel=1e-4)
     assert (sparse[:, 3] == previous[:, 3]).all()
     assert (sparse[:, 20:] == previous[:, 20:]).all()

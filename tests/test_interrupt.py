@@ -150,6 +150,25 @@ def test_the_first_error_of_a_task_is_raised():
             workers.map(lambda item: item if item != 7 else fail("seven"), range(5000))
 
 
+def interrupted_after(count):
+    yield from range(count)
+    raise KeyboardInterrupt
+
+
+def test_an_interrupt_while_tasks_are_handed_out_stops_those_that_run():
+    stopped = []
+
+    def task(_):
+        end = time.monotonic() + 1
+        while not workers.stop[0] and time.monotonic() < end:  # as the kernels look at it
+            time.sleep(0.01)
+        stopped.append(bool(workers.stop[0]))
+
+    with pytest.raises(KeyboardInterrupt), Workers(1) as workers:
+        workers.map(task, interrupted_after(3))
+    assert all(stopped)
+
+
 def fail(text):
     raise ValueError(text)
 

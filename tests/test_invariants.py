@@ -154,6 +154,24 @@ def test_statistics_of_parts_add_up_to_those_of_the_whole(seed, shape, more):
 
 @common
 @given(seeds, shapes)
+def test_sparse_statistics_of_parts_add_up_too(seed, shape):
+    C, K, P, n = shape
+    rng = np.random.default_rng(seed)
+    X, D = whole(rng, 2 * n, P), whole(rng, C, K, P)
+    codes = rng.integers(0, K, (2 * n, C)).astype(np.uint8)
+    codes[:n] %= max(1, K // 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(update, "DENSE_UNKNOWNS", 1)
+        both = Statistics.of(X[:n], codes[:n]) + Statistics.of(X[n:], codes[n:])
+        all_ = Statistics.of(X, codes)
+        assert (both.counts == all_.counts).all()
+        assert (both.W == all_.W).all()
+        assert all(abs(both.Z[pair] - all_.Z[pair]).sum() == 0 for pair in all_.Z)
+        np.testing.assert_allclose(both.solve(D), all_.solve(D), rtol=1e-4, atol=1e-4)
+
+
+@common
+@given(seeds, shapes)
 def test_statistics_are_those_of_the_paper(seed, shape):
     C, K, P, n = shape
     rng = np.random.default_rng(seed)
@@ -271,7 +289,7 @@ def test_same_seed_gives_same_bits_and_a_falling_history(seed, shape, init, orde
         for name in ("dictionaries_", "codes_", "history_"):
             assert getattr(other, name).tobytes() == getattr(fits[0], name).tobytes()
     last = fits[0].history_[-fits[0].n_iter_ :]
-    assert (np.diff(last) <= 1e-6 * last[:-1] + 1e-9).all()
+    assert (np.diff(last) <= 1e-6 * last[:-1] + 1e-7).all()  # costs are float32: below 1e-7 of ‖x‖² codes tie
     assert fits[0].codes_.max() < K
     assert reference.distortion(X, fits[0].dictionaries_, fits[0].codes_) / (X.astype(float) ** 2).sum() == (
         pytest.approx(last[-1], rel=1e-4, abs=1e-9)

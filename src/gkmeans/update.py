@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -24,12 +25,16 @@ RIDGE = 1e-3
 """λ, in points: a codeword is held back by a thousandth of a point."""
 
 DENSE_UNKNOWNS = 12288
-"""Above this many codewords in use, Z is kept sparse and solved by conjugate gradients."""
+"""Above this many codewords in use, the normal equations are solved by conjugate gradients."""
+
+PAIRS_BYTES = 1 << 30
+"""Above this, the counts of pairs are kept as sparse matrices."""
 
 _SLAB = 32
 _PANEL = 192
 _ROWS = 512
 Doubles = NDArray[np.float64]
+Blocks = dict[tuple[int, int], Any]
 
 
 @dataclass(frozen=True)
@@ -93,15 +98,17 @@ class Statistics:
                 _core.add_rows(rows.block(slice(*span), slice(*columns)), wide[slice(*span)], part)
             W[:, :, columns[0] : columns[1]] = part
 
+        pairs = [(b, c) for group in groups for b in range(C)[group] for c in range(b + 1, group.stop)]
+        pairs_bytes = 4 * len(pairs) * K * K
+
         def count(pair: tuple[int, int]) -> NDArray[np.int32]:
-            if len(groups) * K * K > DENSE_UNKNOWNS**2:
+            if pairs_bytes > PAIRS_BYTES:
                 return _count_sparse(wide, *pair, K)
             Z = np.zeros((K, K), np.int32)
             _core.count_pairs(wide, *pair, Z)
             return Z
 
         workers.map(add_slab, spans(rows.n_features, _SLAB))
-        pairs = [(b, c) for group in groups for b in range(C)[group] for c in range(b + 1, group.stop)]
         Z = dict(zip(pairs, workers.map(count, pairs), strict=True))
         counts = np.stack([np.bincount(wide[:, c], minlength=K) for c in range(C)]).astype(np.int64)
         return cls(counts, Z, W, tuple(groups))
@@ -148,42 +155,51 @@ class Statistics:
     def normal(self, group: slice, workers: Workers) -> Normal:
         """Factorised ``Z + λI`` of one group of dictionaries."""
         first, C, K = group.start, group.stop - group.start, self.counts.shape[1]
-        counts = self.counts[group].reshape(-1)
+        counts = self.counts[group]
         used = np.flatnonzero(counts)
-        dense = len(used) <= DENSE_UNKNOWNS
+        diagonal = counts.reshape(-1)[used] + RIDGE
         if C == 1:
-            return Normal(used, counts[used] + RIDGE, None, None, workers)
-        where = [used[(used >= c * K) & (used < (c + 1) * K)] - c * K for c in range(C)]
-        edge = np.concatenate([[0], np.cumsum([len(w) for w in where])])
-        diagonal = counts[used] + RIDGE
-        blocks = {
-            (b, c): self.Z[first + b, first + c][where[b]][:, where[c]] for b in range(C) for c in range(b + 1, C)
-        }
-        if not dense:
-            grid = [[blocks.get((b, c)) for c in range(C)] for b in range(C)]
-            upper = scipy.sparse.bmat(
-                [
-                    [scipy.sparse.csr_array(grid[b][c]) if c > b else _empty(where, b, c) for c in range(C)]
-                    for b in range(C)
-                ],
-                format="csr",
-            )
-            return Normal(used, diagonal, None, (upper + upper.T + scipy.sparse.diags_array(diagonal)).tocsr(), workers)
-        A = np.zeros((len(used), len(used)))
-        for (b, c), block in blocks.items():
-            block = block.toarray() if scipy.sparse.issparse(block) else block
-            A[edge[c] : edge[c + 1], edge[b] : edge[b + 1]] = block.T
-        A[np.diag_indices_from(A)] = diagonal
-        return Normal(used, diagonal, Cholesky(A, workers), None, workers)
+            return Normal(used, diagonal, None, None, workers)
+        where = [np.flatnonzero(row) for row in counts]
+        blocks = {}
+        for b in range(C):
+            for c in range(b + 1, C):
+                block = self.Z[first + b, first + c]
+                all_used = len(where[b]) == K == len(where[c])
+                blocks[b, c] = block if all_used else block[where[b]][:, where[c]]
+        if len(used) > DENSE_UNKNOWNS:
+            return Normal(used, diagonal, None, _sparse_normal(blocks, where, diagonal), workers)
+        return Normal(used, diagonal, Cholesky(_dense_normal(blocks, where, diagonal), workers), None, workers)
+
+
+def _dense_normal(blocks: Blocks, where: list[NDArray[np.intp]], diagonal: Doubles) -> Doubles:
+    """Lower triangle of ``Z + λI`` over the codewords in use."""
+    edge = np.concatenate([[0], np.cumsum([len(some) for some in where])])
+    A = np.zeros((len(diagonal), len(diagonal)))
+    for (b, c), block in blocks.items():
+        dense = block.toarray() if scipy.sparse.issparse(block) else block
+        A[edge[c] : edge[c + 1], edge[b] : edge[b + 1]] = dense.T
+    A[np.diag_indices_from(A)] = diagonal
+    return A
+
+
+def _sparse_normal(blocks: Blocks, where: list[NDArray[np.intp]], diagonal: Doubles) -> scipy.sparse.csr_array:
+    """``Z + λI`` over the codewords in use."""
+    C = len(where)
+    grid = [
+        [
+            scipy.sparse.csr_array(blocks[b, c] if b < c else (len(where[b]), len(where[c])), dtype=np.float64)
+            for c in range(C)
+        ]
+        for b in range(C)
+    ]
+    upper = scipy.sparse.block_array(grid, format="csr")
+    return (upper + upper.T + scipy.sparse.diags_array(diagonal)).tocsr()
 
 
 def _count_sparse(codes: NDArray[np.uint16], b: int, c: int, K: int) -> scipy.sparse.csr_array:
     ones = np.ones(len(codes), np.int32)
     return scipy.sparse.coo_array((ones, (codes[:, b].astype(np.int64), codes[:, c])), shape=(K, K)).tocsr()
-
-
-def _empty(where: list[NDArray[np.intp]], b: int, c: int) -> scipy.sparse.csr_array:
-    return scipy.sparse.csr_array((len(where[b]), len(where[c])))
 
 
 @dataclass(frozen=True)
