@@ -12,9 +12,9 @@ import argparse
 
 import faiss
 import numpy as np
-from common import RESULTS, alternate, machine, median, photosift, relative_distortion, spread
 
 import gkmeans as gk
+from common import RESULTS, alternate, machine, median, photosift, relative_distortion, spread
 from gkmeans import _core
 from gkmeans._parallel import Workers, aligned, block_rows, spans
 from gkmeans._rows import Rows
@@ -49,9 +49,7 @@ def products(X: np.ndarray, D: np.ndarray, threads: int) -> None:
 def against_faiss(learn: np.ndarray, base: np.ndarray, repeats: int, threads: int) -> None:
     faiss.omp_set_num_threads(threads)
     lsq = trained_lsq(learn.astype(np.float32)).lsq
-    models = {
-        order: gk.GroupKMeans(8, order=order, random_state=0, n_jobs=threads).fit(learn) for order in (1, 2)
-    }
+    models = {order: gk.GroupKMeans(8, order=order, random_state=0, n_jobs=threads).fit(learn) for order in (1, 2)}
     floats = base.astype(np.float32)
     D = np.ascontiguousarray(models[1].dictionaries_.reshape(-1, 128))
     codes = {}
@@ -103,7 +101,9 @@ def levels(base: np.ndarray, learn: np.ndarray, repeats: int) -> None:
                 work[:] = V
 
         names = _core.simd_levels()
-        tasks = {"copy": copy} | {f"{name} {order}": lambda n=name, o=order: run(n, o) for name in names for order in (1, 2)}
+        tasks = {"copy": copy} | {
+            f"{name} {order}": lambda n=name, o=order: run(n, o) for name in names for order in (1, 2)
+        }
         seconds = alternate(tasks, 4 * repeats)
     print(f"\nthe kernels at each level, {batch * count:,} rows from the codes of O1GA, one thread, µs a vector")
     base_2 = median(seconds["baseline 2"]) - median(seconds["baseline 1"])
@@ -111,7 +111,9 @@ def levels(base: np.ndarray, learn: np.ndarray, repeats: int) -> None:
         first = median(seconds[f"{name} 1"]) - median(seconds["copy"])
         second = median(seconds[f"{name} 2"]) - median(seconds[f"{name} 1"])
         unit = 1e6 / len(X)
-        print(f"{name:10} costs and O1GA {first * unit:6.2f}   O2GA {second * unit:6.2f}   {base_2 / second:5.2f} × baseline")
+        print(
+            f"{name:10} costs and O1GA {first * unit:6.2f}   O2GA {second * unit:6.2f}   {base_2 / second:5.2f} × baseline"
+        )
 
 
 def main() -> None:

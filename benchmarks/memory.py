@@ -11,9 +11,9 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from common import machine
 
 import gkmeans as gk
+from common import machine
 
 
 def resident() -> int:

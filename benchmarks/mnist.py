@@ -9,9 +9,8 @@ import argparse
 import time
 import warnings
 
-from common import machine, mnist
-
 import gkmeans as gk
+from common import machine, mnist
 
 
 def main() -> None:

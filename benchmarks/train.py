@@ -14,9 +14,9 @@ import time
 
 import faiss
 import numpy as np
-from common import machine, median, photosift, relative_distortion, spread
 
 import gkmeans as gk
+from common import machine, median, photosift, relative_distortion, spread
 
 
 class Clock(logging.Handler):
@@ -28,6 +28,7 @@ class Clock(logging.Handler):
         self.points: list[tuple[float, float]] = []
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Note the time and the distortion."""
         self.points.append((time.perf_counter() - self.start, record.args[-1]))
 
 

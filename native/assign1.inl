@@ -1,9 +1,9 @@
 // Costs, greedy start and order-1 group assignment (O1GA), Sec. 2.1.1 and 2.3.2, Eq. 6.
 //
-// V (n, C, Kp) holds, for every row and every dictionary, the cost of each codeword given the row's other codes, as
-// these were when the dictionary was last visited (`seen`). A visit first makes up for the codes that have changed
-// since, two rows of T each, and compares the least cost with that of the present code. Rows are visited dictionary
-// by dictionary, so that the part of T one dictionary needs stays in L2.
+// V (n, C, Kp) holds, for every row and every dictionary, the cost of each codeword given the row's other
+// codes, as these were when the dictionary was last visited (`seen`). A visit first makes up for the codes
+// that have changed since, two rows of T each, and compares the least cost with that of the present code.
+// Rows are visited dictionary by dictionary, so that the part of T one dictionary needs stays in L2.
 
 namespace gkmeans {
 namespace GKMEANS_LEVEL {
@@ -11,13 +11,13 @@ namespace GKMEANS_LEVEL {
 constexpr int kVectors = 5;  // of Kp floats that order 2 works in
 
 struct Scratch {
-    float* vectors;       // (kVectors, Kp)
-    const float** now;    // (C)
-    const float** before; // (C)
-    int* active;          // (n)  rows not yet done
-    int* clean;           // (n)  visits since the row's last change
-    float* least;         // (n, C)  the least of V[i, c]
-    Code* seen;           // (n, C, C)  the codes that V[i, c] stands for
+    float* vectors;        // (kVectors, Kp)
+    const float** now;     // (C)
+    const float** before;  // (C)
+    int* active;           // (n)  rows not yet done
+    int* clean;            // (n)  visits since the row's last change
+    float* least;          // (n, C)  the least of V[i, c]
+    Code* seen;            // (n, C, C)  the codes that V[i, c] stands for
 };
 
 static inline Scratch carve(const Tables& t, int n, void* work) {
@@ -36,9 +36,9 @@ static inline Scratch carve(const Tables& t, int n, void* work) {
     return s;
 }
 
-// Rows of V and T lie a page and more apart, where the hardware does not look ahead: they are asked for kAhead rows
-// before their turn into L2, which takes many requests at once, and one row before into L1. Asking past the end of an
-// array does no harm.
+// Rows of V and T lie a page and more apart, where the hardware does not look ahead: they are asked for
+// kAhead rows before their turn into L2, which takes many requests at once, and one row before into L1.
+// Asking past the end of an array does no harm.
 constexpr int kAhead = 6;
 
 static inline void prefetch(const float* p, int Kp) {
@@ -79,7 +79,8 @@ static inline float& least_known(const Tables& t, const Scratch& s, int i, int c
 static inline void mark_seen(const Tables& t, int n, const Code* codes, const Scratch& s) {
     for (int i = 0; i < n; ++i) {
         for (int c = 0; c < t.C; ++c) {
-            __builtin_memcpy(seen_by(t, s, i, c), codes + static_cast<std::size_t>(i) * t.C, t.C * sizeof(Code));
+            __builtin_memcpy(seen_by(t, s, i, c), codes + static_cast<std::size_t>(i) * t.C,
+                             t.C * sizeof(Code));
         }
     }
 }
@@ -125,8 +126,8 @@ static void nearest(int n, int Kp, const float* V, const float* N, Code* codes) 
 }
 
 // v += the rows of T that dictionaries [first, last) have chosen.
-static inline void add_chosen(const Tables& t, int c, int first, int last, const Code* code, const float** rows,
-                              float* v) {
+static inline void add_chosen(const Tables& t, int c, int first, int last, const Code* code,
+                              const float** rows, float* v) {
     constexpr int U = kLanes >= 8 ? 8 : 4;
     for (int b = first; b < last; ++b) rows[b] = t.row(c, b, code[b]);
     int k = 0;
@@ -181,7 +182,8 @@ static inline bool same(const Code* a, const Code* b, int C) {
     return true;
 }
 
-// Rows of T, new and old, of the codes that changed since V[i, c] was last brought up to date; returns how many.
+// Rows of T, new and old, of the codes that changed since V[i, c] was last brought up to date; returns how
+// many.
 static inline int stale(const Tables& t, const Scratch& s, int i, int c, const Code* code) {
     const Code* seen = seen_by(t, s, i, c);
     if (same(seen, code, t.C)) return 0;
@@ -195,7 +197,8 @@ static inline int stale(const Tables& t, const Scratch& s, int i, int c, const C
 }
 
 // Asks for what refresh will read.
-static inline void prefetch_stale(const Tables& t, const Scratch& s, int i, int c, const Code* code, const float* v) {
+static inline void prefetch_stale(const Tables& t, const Scratch& s, int i, int c, const Code* code,
+                                  const float* v) {
     const int m = stale(t, s, i, c, code);
     for (int r = 0; r < m; ++r) {
         prefetch_far(s.now[r], t.Kp);

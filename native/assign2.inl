@@ -1,6 +1,7 @@
 // Order-2 group assignment (O2GA) over consecutive pairs, Sec. 2.1.2, Eq. 12.
 //
-// The pair's cost is a[j] + (d[k] + T[j, k]). Two exact bounds spare most of the K^2 sums: row j is skipped when
+// The pair's cost is a[j] + (d[k] + T[j, k]). Two exact bounds spare most of the K^2 sums: row j is skipped
+// when
 //     a[j] + (min d + min T[j]) >= best,
 // and within a row, the columns of group g (there are kGroups) when
 //     a[j] + (min d[g] + min T[j, g]) >= best.
@@ -38,7 +39,8 @@ struct Candidates {
     int count;
 };
 
-// Lists, as x * kGroups + group, the groups of candidates [first, first + some) whose bound is below the limit.
+// Lists, as x * kGroups + group, the groups of candidates [first, first + some) whose bound is below the
+// limit.
 static inline int open_groups(const Candidates& list, int first, int some, const float* d_minima,
                               const float* groupmin, Vec limit, int* items) {
     int found = 0;
@@ -54,7 +56,8 @@ static inline int open_groups(const Candidates& list, int first, int some, const
 }
 
 // Lane-wise least cost over one group of one candidate's row.
-static inline Vec least_costs(const Tables& t, const Candidates& list, int item, const float* d, const float* T) {
+static inline Vec least_costs(const Tables& t, const Candidates& list, int item, const float* d,
+                              const float* T) {
     const int x = item / kGroups, start = item % kGroups * t.width;
     const int end = start + t.width < t.Kp ? start + t.width : t.Kp;
     const float* row = T + static_cast<std::size_t>(list.rows[x]) * t.Kp;
@@ -67,13 +70,15 @@ static inline Vec least_costs(const Tables& t, const Candidates& list, int item,
 static inline int index_of_sum(int Kp, float a, const float* d, const float* row, float x) {
     const Vec va = splat(a), vx = splat(x);
     for (int k = 0; k < Kp; k += kLanes) {
-        if (const unsigned mask = lanes_equal(va + (load(d + k) + load(row + k)), vx)) return k + __builtin_ctz(mask);
+        if (const unsigned mask = lanes_equal(va + (load(d + k) + load(row + k)), vx))
+            return k + __builtin_ctz(mask);
     }
     return 0;
 }
 
-// The best pair (j, k) for costs a[j] = v[j] - own[j] of b's codewords and d[k] of c's; *j and *k come in as the
-// present pair and stay on ties. Candidates are listed first and worked on after, so that few branches depend on data.
+// The best pair (j, k) for costs a[j] = v[j] - own[j] of b's codewords and d[k] of c's; *j and *k come in as
+// the present pair and stay on ties. Candidates are listed first and worked on after, so that few branches
+// depend on data.
 static inline bool best_pair(const Tables& t, int b, int c, const float* v, const float* own, const float* d,
                              Candidates list, int* j, int* k) {
     alignas(64) float d_minima[kGroups];
@@ -111,7 +116,8 @@ static inline bool best_pair(const Tables& t, int b, int c, const float* v, cons
 
 // Asks for what a visit of the pair (b, c) will read of row i.
 template <typename Prefetch>
-static inline void ask(const Tables& t, const Scratch& s, int i, int b, int c, float* V, Code* codes, Prefetch fetch) {
+static inline void ask(const Tables& t, const Scratch& s, int i, int b, int c, float* V, Code* codes,
+                       Prefetch fetch) {
     const Code* code = code_of(t, codes, i);
     fetch(at(t, V, i, b), t.Kp);
     fetch(at(t, V, i, c), t.Kp);

@@ -1,10 +1,11 @@
-// Order-m group assignment (OmGA) over m consecutive dictionaries by branch and bound, Sec. 2.1.2, last paragraph.
+// Order-m group assignment (OmGA) over m consecutive dictionaries by branch and bound, Sec. 2.1.2, last
+// paragraph.
 //
-// Depth first over the group's dictionaries. A[l][j] holds the costs of dictionary j's codewords once the first l
-// are chosen. What the rest can add is at least the sum over j >= l of
+// Depth first over the group's dictionaries. A[l][j] holds the costs of dictionary j's codewords once the
+// first l are chosen. What the rest can add is at least the sum over j >= l of
 //     min_k ( A[l][j][k] + what j's products with others of the rest add at least ),
-// each product counted once: l's with all after it at l, those of i < j at j. These second parts do not depend on the
-// point (`products`). With m = C the answer is the global optimum.
+// each product counted once: l's with all after it at l, those of i < j at j. These second parts do not
+// depend on the point (`products`). With m = C the answer is the global optimum.
 
 namespace gkmeans {
 namespace GKMEANS_LEVEL {
@@ -39,7 +40,8 @@ static void prepare(Group& g) {
     for (int l = 0; l < g.m; ++l) {
         for (int j = l + 1; j < g.m; ++j) {
             add_minima(g.t, g.dictionary(l), g.dictionary(j), g.products_at(l, l));
-            for (int i = l + 1; i < j; ++i) add_minima(g.t, g.dictionary(j), g.dictionary(i), g.products_at(l, j));
+            for (int i = l + 1; i < j; ++i)
+                add_minima(g.t, g.dictionary(j), g.dictionary(i), g.products_at(l, j));
         }
     }
 }
@@ -118,7 +120,8 @@ static bool assign_group(Group& g, const Scratch& s, int row, float* V, Code* co
     return true;
 }
 
-static void order_n(const Tables& t, int m, int n, float* V, Code* codes, void* work, const volatile int* stop) {
+static void order_n(const Tables& t, int m, int n, float* V, Code* codes, void* work,
+                    const volatile int* stop) {
     order2(t, n, V, codes, work, stop);
     const Scratch s = carve(t, n, work);
     const std::size_t square = static_cast<std::size_t>(m) * m * t.Kp;

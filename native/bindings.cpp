@@ -42,7 +42,8 @@ static const Kernels& at_level(const Level& level) {
 template <typename Array>
 static void check_codes(const Array& codes, int K) {
     const Code* p = codes.data();
-    for (std::size_t i = 0; i < codes.size(); ++i) require(p[i] < K, "a code is not below the number of codewords");
+    for (std::size_t i = 0; i < codes.size(); ++i)
+        require(p[i] < K, "a code is not below the number of codewords");
 }
 
 struct Free {
@@ -58,8 +59,9 @@ static std::unique_ptr<void, Free> allocate(std::size_t bytes) {
 // Rows whose costs are worked on together: few enough for L2, enough to share the rows of T.
 constexpr int kBatch = 256;
 
-static void assign(Out<float, 3> V, In<float, 4> T, In<float, 2> N, In<float, 3> rowmin, In<float, 4> groupmin,
-                   Out<Code, 2> codes, int order, bool start, In<int, 1> stop, const Level& level, int batch) {
+static void assign(Out<float, 3> V, In<float, 4> T, In<float, 2> N, In<float, 3> rowmin,
+                   In<float, 4> groupmin, Out<Code, 2> codes, int order, bool start, In<int, 1> stop,
+                   const Level& level, int batch) {
     const int n = dimension(V.shape(0)), C = dimension(T.shape(0)), K = dimension(T.shape(2)),
               Kp = dimension(T.shape(3));
     require(C >= 1 && K >= 1 && K <= 65536 && Kp >= K && Kp % kPad == 0, "T must have shape (C, C, K, Kp)");
@@ -68,8 +70,8 @@ static void assign(Out<float, 3> V, In<float, 4> T, In<float, 2> N, In<float, 3>
     require(N.shape(0) == T.shape(0) && N.shape(1) == T.shape(3), "N must have shape (C, Kp)");
     require(rowmin.shape(0) == T.shape(0) && rowmin.shape(1) == T.shape(0) && rowmin.shape(2) == T.shape(3),
             "rowmin must have shape (C, C, Kp)");
-    require(groupmin.shape(0) == T.shape(0) && groupmin.shape(1) == T.shape(0) && groupmin.shape(2) == T.shape(2) &&
-                groupmin.shape(3) == kGroups,
+    require(groupmin.shape(0) == T.shape(0) && groupmin.shape(1) == T.shape(0) &&
+                groupmin.shape(2) == T.shape(2) && groupmin.shape(3) == kGroups,
             "groupmin must have shape (C, C, K, 16)");
     require(codes.shape(0) == V.shape(0) && codes.shape(1) == T.shape(0), "codes must have shape (n, C)");
     require(order >= 1 && order <= C && order <= kMaxOrder, "order must be from 1 to C, and at most 64");
@@ -153,9 +155,12 @@ static void count_pairs(In<Code, 2> codes, int b, int c, Out<std::int32_t, 2> Z,
 NB_MODULE(_core, m) {
     m.doc() = "Native kernels over one block of rows. Codes are uint16 here whatever the user sees.";
     const auto level = nb::arg("level") = nb::none();
-    const auto array = [](const char* name) { return nb::arg(name).noconvert(); };  // a converted copy would be lost
+    const auto array = [](const char* name) {
+        return nb::arg(name).noconvert();
+    };  // a converted copy would be lost
     m.def("assign", &assign, array("V"), array("T"), array("N"), array("rowmin"), array("groupmin"),
-          array("codes"), nb::arg("order"), nb::arg("start"), array("stop"), level, nb::arg("batch") = kBatch);
+          array("codes"), nb::arg("order"), nb::arg("start"), array("stop"), level,
+          nb::arg("batch") = kBatch);
     m.def("nearest", &nearest, array("V"), array("N"), array("codes"), level);
     m.def("decode", &decode, array("D"), array("codes"), array("out"), level);
     m.def("errors", &errors, array("X"), array("D"), array("codes"), array("out"), level);

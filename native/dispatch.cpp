@@ -14,8 +14,9 @@ const Kernels* find(const char* name) {
     if (!std::strcmp(name, "baseline")) return &kernels_baseline();
 #ifdef GKMEANS_X86
     if (!std::strcmp(name, "avx2") && __builtin_cpu_supports("avx2")) return &kernels_avx2();
-    if (!std::strcmp(name, "avx512") && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+    if (!std::strcmp(name, "avx512") && __builtin_cpu_supports("avx512f") &&
+        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl")) {
         return &kernels_avx512();
     }
 #endif
@@ -25,8 +26,9 @@ const Kernels* find(const char* name) {
 static const Kernels* choose() {
     if (const char* wanted = std::getenv("GKMEANS_SIMD"); wanted && *wanted) {
         if (const Kernels* k = find(wanted)) return k;
-        throw std::runtime_error("GKMEANS_SIMD=" + std::string(wanted) +
-                                 " is not a level of this CPU and build; use baseline, avx2 or avx512, or unset it");
+        throw std::runtime_error(
+            "GKMEANS_SIMD=" + std::string(wanted) +
+            " is not a level of this CPU and build; use baseline, avx2 or avx512, or unset it");
     }
     for (int l = 2; l > 0; --l) {
         if (const Kernels* k = find(kLevels[l])) return k;

@@ -1,7 +1,7 @@
 // The kernels: plain loops over raw pointers, single-threaded, one block of rows a call.
 //
-// Letters are the paper's. A block has n rows; a row has C codes below K; K is padded to Kp, a multiple of 16,
-// and the half norms of the padding are +inf, so that a padded codeword never wins.
+// Letters are the paper's. A block has n rows; a row has C codes below K; K is padded to Kp, a multiple of
+// 16, and the half norms of the padding are +inf, so that a padded codeword never wins.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -9,18 +9,19 @@
 namespace gkmeans {
 
 using Code = std::uint16_t;
-constexpr int kPad = 16;  // floats; one 512-bit register, the widest level's step
+constexpr int kPad = 16;       // floats; one 512-bit register, the widest level's step
 constexpr int kGroups = 16;    // groups of columns that a row of T is bounded by
 constexpr int kMaxOrder = 64;  // dictionaries assigned jointly; far beyond what can be searched
 
 // The dictionaries as the assignment sees them (Eq. 8).
 struct Tables {
     int C, K, Kp;
-    int width;              // columns of a group, a multiple of kPad: at most kGroups groups cover Kp
-    const float* T;         // (C, C, K, Kp)       T[c][b][j][k] = <d^c_k, d^b_j>: a row for each codeword j of b
-    const float* N;         // (C, Kp)             half the squared norms
-    const float* rowmin;    // (C, C, Kp)          the least entry of each row of T
-    const float* groupmin;  // (C, C, K, kGroups)  the least of each group of columns of each row; +inf past the end
+    int width;       // columns of a group, a multiple of kPad: at most kGroups groups cover Kp
+    const float* T;  // (C, C, K, Kp)       T[c][b][j][k] = <d^c_k, d^b_j>: a row for each codeword j of b
+    const float* N;  // (C, Kp)             half the squared norms
+    const float* rowmin;  // (C, C, Kp)          the least entry of each row of T
+    const float*
+        groupmin;  // (C, C, K, kGroups)  the least of each group of columns of each row; +inf past the end
 
     const float* half_norms(int c) const { return N + static_cast<std::size_t>(c) * Kp; }
     const float* group_minima(int c, int b) const {
@@ -30,18 +31,21 @@ struct Tables {
     const float* row(int c, int b, int j) const {
         return T + ((static_cast<std::size_t>(c) * C + b) * K + j) * Kp;
     }
-    const float* row_minima(int c, int b) const { return rowmin + (static_cast<std::size_t>(c) * C + b) * Kp; }
+    const float* row_minima(int c, int b) const {
+        return rowmin + (static_cast<std::size_t>(c) * C + b) * Kp;
+    }
 };
 
 // What one instruction set offers. `stop` is read now and then; when it is not 0 the kernel returns early.
-// V (n, C, Kp) is a work array: products at first, then the cost of every codeword given the row's other codes.
-// `work` holds workspace(…) bytes, 64-aligned.
+// V (n, C, Kp) is a work array: products at first, then the cost of every codeword given the row's other
+// codes. `work` holds workspace(…) bytes, 64-aligned.
 struct Kernels {
     const char* name;
 
     // One dictionary, V (n, Kp) its products <x, d>, N (Kp): the nearest codeword.
     void (*nearest)(int n, int Kp, const float* V, const float* N, Code* codes);
-    // From products <x, d>: codes by dictionaries in order, each on the residual of those before (Sec. 2.3.2).
+    // From products <x, d>: codes by dictionaries in order, each on the residual of those before
+    // (Sec. 2.3.2).
     void (*greedy)(const Tables&, int n, float* V, Code* codes, void* work);
     // From products <x - decoding, d>: the costs that belong to the codes given.
     void (*from_residuals)(const Tables&, int n, float* V, Code* codes, void* work);
@@ -57,16 +61,18 @@ struct Kernels {
     // out (n) = squared distance of row i of X (n, P) to its decoding.
     void (*errors)(int n, int C, int K, int P, const float* X, const float* D, const Code* codes, float* out);
     // W (C, K, P) += X[i] at each of row i's codes.
-    void (*add_rows)(int n, int C, int K, int P, const float* X, const Code* codes,
-                     double* W);
+    void (*add_rows)(int n, int C, int K, int P, const float* X, const Code* codes, double* W);
     // Z (K, K)[codes[i, b], codes[i, c]] += 1.
     void (*count_pairs)(int n, int C, int K, int b, int c, const Code* codes, std::int32_t* Z);
 };
 
-// Bytes of `work` for an assignment of order m, a multiple of 64: what orders 1 and 2 use, then what higher ones add.
+// Bytes of `work` for an assignment of order m, a multiple of 64: what orders 1 and 2 use, then what higher
+// ones add.
 inline std::size_t workspace(int C, int Kp, int n, int m) {
-    const std::size_t shared = (5 * Kp * sizeof(float) + 2 * C * sizeof(float*) +
-                                static_cast<std::size_t>(n) * (2 * sizeof(int) + C * sizeof(float) + C * C * sizeof(Code)) + 63) / 64 * 64;
+    const std::size_t shared =
+        (5 * Kp * sizeof(float) + 2 * C * sizeof(float*) +
+         static_cast<std::size_t>(n) * (2 * sizeof(int) + C * sizeof(float) + C * C * sizeof(Code)) + 63) /
+        64 * 64;
     return m <= 2 ? shared : shared + static_cast<std::size_t>(m) * (2 * m + 1) * Kp * sizeof(float);
 }
 
@@ -75,8 +81,8 @@ const Kernels& kernels_avx2();
 const Kernels& kernels_avx512();
 
 // dispatch.cpp
-const Kernels& active();            // the chosen level; GKMEANS_SIMD at the first call, else the best one
-const Kernels* find(const char*);   // by name; null where this CPU or build lacks it
+const Kernels& active();           // the chosen level; GKMEANS_SIMD at the first call, else the best one
+const Kernels* find(const char*);  // by name; null where this CPU or build lacks it
 extern const char* const kLevels[3];
 
 }  // namespace gkmeans

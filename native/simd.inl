@@ -34,8 +34,12 @@ static inline float least_lane(Vec v) {
     m = _mm_min_ps(m, _mm_movehl_ps(m, m));
     return _mm_cvtss_f32(_mm_min_ss(m, _mm_shuffle_ps(m, m, 1)));
 }
-static inline unsigned lanes_equal(Vec a, Vec b) { return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_EQ_OQ)); }
-static inline unsigned lanes_below(Vec a, Vec b) { return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_LT_OQ)); }
+static inline unsigned lanes_equal(Vec a, Vec b) {
+    return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_EQ_OQ));
+}
+static inline unsigned lanes_below(Vec a, Vec b) {
+    return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_LT_OQ));
+}
 #elif defined(__SSE2__)
 constexpr int kLanes = 4;
 using Vec = __m128;
@@ -68,7 +72,8 @@ static inline unsigned lanes_below(Vec a, Vec b) { return lane_bits(vcltq_f32(a,
 #endif
 // Vec has + and - by the compiler's vector extension.
 
-// Writes first + lane for every lane in the mask; returns how many. Up to kLanes entries past those are overwritten.
+// Writes first + lane for every lane in the mask; returns how many. Up to kLanes entries past those are
+// overwritten.
 static inline int list_lanes(unsigned mask, int first, int* out) {
 #if defined(__AVX512F__)
     const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);

@@ -1,4 +1,5 @@
-// Decoding, errors, and the two sums of the update (Sec. 2.2): W, rows by codeword, and Z, co-occurrence counts.
+// Decoding, errors, and the two sums of the update (Sec. 2.2): W, rows by codeword, and Z, co-occurrence
+// counts.
 
 namespace gkmeans {
 namespace GKMEANS_LEVEL {
@@ -16,7 +17,8 @@ static void decode(int n, int C, int K, int P, const float* D, const Code* codes
 }
 
 // Sixteen running sums at every level, so that every level adds in the same order.
-static void errors(int n, int C, int K, int P, const float* X, const float* D, const Code* codes, float* out) {
+static void errors(int n, int C, int K, int P, const float* X, const float* D, const Code* codes,
+                   float* out) {
     constexpr int L = 16;
     for (int i = 0; i < n; ++i) {
         const Code* code = codes + static_cast<std::size_t>(i) * C;
@@ -43,8 +45,7 @@ static void errors(int n, int C, int K, int P, const float* X, const float* D, c
     }
 }
 
-static void add_rows(int n, int C, int K, int P, const float* X, const Code* codes,
-                     double* W) {
+static void add_rows(int n, int C, int K, int P, const float* X, const Code* codes, double* W) {
     for (int i = 0; i < n; ++i) {
         const Code* code = codes + static_cast<std::size_t>(i) * C;
         const float* x = X + static_cast<std::size_t>(i) * P;

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+
 import reference
 from conftest import LEVELS, whole
-
 from gkmeans import _core
 from gkmeans.assignment import assign_block
 from gkmeans.dictionaries import Tables

@@ -61,7 +61,7 @@ def read(path: str | os.PathLike[str], kind: str) -> tuple[Arrays, dict[str, Any
         length = int.from_bytes(data[:8], "little")
         header = json.loads(data[8 : 8 + length]) if 0 < length <= len(data) - 8 else None
         metadata = header.get("__metadata__") if isinstance(header, dict) else None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FileError(f"{path} is not a {kind} file: its header cannot be read ({error}); save it anew") from error
     if not isinstance(metadata, dict) or metadata.get("format") != kind:
         raise FileError(f"{path} is not a {kind} file, or it is truncated; pass a file that gkmeans saved")
@@ -75,8 +75,13 @@ def read(path: str | os.PathLike[str], kind: str) -> tuple[Arrays, dict[str, Any
         raise FileError(f"{path} is damaged ({error}); save it anew or take a copy") from error
     text = str(metadata.get("description"))
     if _digest(arrays, text) != metadata.get("sha256"):
-        raise FileError(f"{path} was changed after it was saved: its sha256 does not match; save it anew or take a copy")
-    description = json.loads(text)
+        raise FileError(
+            f"{path} was changed after it was saved: its sha256 does not match; save it anew or take a copy"
+        )
+    try:
+        description = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise FileError(f"{path} has a description that cannot be read ({error}); save it anew") from error
     if not isinstance(description, dict):
         raise FileError(f"{path} has a description that is not an object; save it anew")
     return arrays, description

@@ -50,7 +50,9 @@ class Reporter:
 
     def iteration(self, stage: str, iteration: int, most: int, distortion: float) -> None:
         """One iteration of a stage is done."""
-        logger.info("%s, %s, iteration %d of %d: relative distortion %.6f", self.title, stage, iteration, most, distortion)
+        logger.info(
+            "%s, %s, iteration %d of %d: relative distortion %.6f", self.title, stage, iteration, most, distortion
+        )
         self.step(1, f"{stage}, distortion {distortion:.5f}")
 
     def stage_done(self, spared: int) -> None:

@@ -35,7 +35,7 @@ class Frame:
     @classmethod
     def of(cls, X: NDArray[np.generic], workers: Workers) -> Frame:
         """Mean of the rows as the shift; a scale only where values are too small or too large to square safely."""
-        n, P = X.shape
+        n = len(X)
         parts = workers.map(
             lambda span: (
                 X[span[0] : span[1]].sum(axis=0, dtype=np.float64),

@@ -17,6 +17,7 @@ from .dictionaries import code_dtype
 
 LARGEST_SQUARE = float(np.finfo(np.float32).max) / 16
 SMALL_VALUE = 1e-15
+SMALLEST_VALUE = 1e-36
 _SAFE_KINDS = ("uint8", "int8", "uint16", "int16", "bool", "float16")
 
 
@@ -29,21 +30,22 @@ def check_integer(name: str, value: Any, low: int, high: int | None = None) -> i
     rule = f"an integer from {low} to {high}" if high is not None else f"an integer of at least {low}"
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise ValueError(f"{name}={value!r} is not an integer; use {rule}")
-    if value < low or (high is not None and value > high):
+    number = int(value)
+    if number < low or (high is not None and number > high):
         raise ValueError(f"{name}={value!r} is out of range; use {rule}")
-    return int(value)
+    return number
 
 
 def check_codewords(value: Any) -> int:
     """``n_codewords``: codes must fit uint16."""
-    if isinstance(value, Integral) and value > 65536:
+    if isinstance(value, Integral) and int(value) > 65536:
         raise ValueError(f"n_codewords={value} does not fit uint16 codes; use at most 65536")
     return check_integer("n_codewords", value, 1, 65536)
 
 
 def check_order(value: Any, C: int) -> int:
     """``order``: dictionaries assigned jointly, at most all of them."""
-    if isinstance(value, Integral) and not isinstance(value, bool) and value > C:
+    if isinstance(value, Integral) and not isinstance(value, bool) and int(value) > C:
         raise ValueError(f"order={value} is larger than n_dictionaries={C}; use an order from 1 to {C}")
     return check_integer("order", value, 1, C)
 
@@ -66,28 +68,46 @@ def check_n_jobs(value: Any) -> int | None:
     return int(value)
 
 
-def check_X(estimator: Any, X: Any, *, reset: bool) -> NDArray[np.generic]:
-    """Rows (n, P) of real, finite numbers whose squares fit float32, in their own dtype and without a copy."""
-    shape = getattr(X, "shape", None)
+def check_X(estimator: Any, X: Any, *, reset: bool, scale: float = 1.0) -> NDArray[np.generic]:
+    """Rows (n, P) of real, finite numbers whose squares fit float32, in their own dtype and without a copy.
+
+    ``scale`` is that of the frame the rows will be taken to.
+    """
+    _check_kind(X)
+    try:
+        out: NDArray[np.generic] = validate_data(
+            estimator, X, reset=reset, dtype="numeric", ensure_all_finite=False, ensure_min_samples=1
+        )
+    except (ValueError, TypeError) as error:
+        width = f" with {estimator.n_features_in_} columns" if not reset else ""
+        rule = f"pass a 2-d array of real numbers, a vector a row{width}"
+        raise type(error)(f"{str(error).rstrip('.')}; {rule}") from error
+    limit = LARGEST_SQUARE / max(1.0, scale) ** 2
+    for start, stop in spans(len(out), READ_ROWS):
+        if out.dtype.name not in _SAFE_KINDS or scale > 1:
+            _check_values(out[start:stop], start, limit)
+        elif out.dtype == np.float16:
+            _check_finite(out[start:stop], start)
+    return out
+
+
+def _check_kind(X: Any) -> None:
+    """Raise for what scikit-learn would take, or refuse without saying what to do."""
+    shape, dtype = getattr(X, "shape", None), getattr(X, "dtype", None)
     if shape is not None and len(shape) > 2:
         raise ValueError(
             f"X has shape {tuple(shape)}, {len(shape)} dimensions; it must be 2-d, a vector a row: "
             "use X.reshape(len(X), -1)"
         )
-    if not scipy.sparse.issparse(X) and getattr(getattr(X, "dtype", None), "kind", "") in "SUV" and shape:
+    kind = getattr(dtype, "kind", None)
+    if scipy.sparse.issparse(X) or kind is None:
+        return
+    if kind == "c":
+        raise ValueError(f"Complex data not supported: X has dtype {dtype}; pass real numbers, for instance X.real")
+    if kind in "SUVMm":
         raise ValueError(
-            f"X has dtype {X.dtype}, which is not numeric; convert it first, for instance by X.astype(float)"
+            f"X has dtype {dtype}, which is not numeric; convert it first, for instance by X.astype(float)"
         )
-    out: NDArray[np.generic] = validate_data(
-        estimator, X, reset=reset, dtype="numeric", ensure_all_finite=False, ensure_min_samples=1
-    )
-    if out.dtype.name not in _SAFE_KINDS:
-        for start, stop in spans(len(out), READ_ROWS):
-            _check_values(out[start:stop], start)
-    elif out.dtype == np.float16:
-        for start, stop in spans(len(out), READ_ROWS):
-            _check_finite(out[start:stop], start)
-    return out
 
 
 def _check_finite(X: NDArray[Any], first: int) -> None:
@@ -102,22 +122,23 @@ def _check_finite(X: NDArray[Any], first: int) -> None:
     )
 
 
-def _check_values(X: NDArray[Any], first: int) -> None:
+def _check_values(X: NDArray[Any], first: int, limit: float) -> None:
     if X.dtype.kind == "f":
         _check_finite(X, first)
     with np.errstate(over="ignore"):
-        squares = np.einsum("ij,ij->i", X, X, dtype=np.float64)
-    if squares.max() > LARGEST_SQUARE:
+        doubles = X.astype(np.float64)
+        squares = np.einsum("ij,ij->i", doubles, doubles)
+    if squares.max() > limit:
         row = int(squares.argmax())
-        value = float(np.abs(X[row].astype(np.float64)).max())
+        value = float(np.abs(doubles[row]).max())
         raise ValueError(
             f"X holds {value:.3g} in row {first + row}; its square overflows float32 (the squared length of a row "
-            f"must stay below {LARGEST_SQUARE:.3g}): divide X, for instance by {value:.1g}"
+            f"must stay below {limit:.3g} here): divide X, for instance by {value:.1g}"
         )
 
 
 def warn_about(X: NDArray[Any], K: int) -> None:
-    """Warn of data that fits worse than its shape suggests, with the numbers."""
+    """Warn of data that holds less than its shape suggests, with the numbers; refuse what float32 cannot hold."""
     n, P = X.shape
     low, high, keys = np.full(P, np.inf), np.full(P, -np.inf), []
     weights = np.random.default_rng(0).standard_normal(P)
@@ -127,7 +148,9 @@ def warn_about(X: NDArray[Any], K: int) -> None:
         keys.append(block @ weights)
     messages = []
     if n < K:
-        messages.append(f"X has {n} rows, fewer than n_codewords={K}: at least {K - n} of each {K} codewords stay unused")
+        messages.append(
+            f"X has {n} rows, fewer than n_codewords={K}: at least {K - n} of each {K} codewords stay unused"
+        )
     elif (distinct := len(np.unique(np.concatenate(keys)))) < K:
         messages.append(f"X has {distinct} distinct rows among {n}, fewer than n_codewords={K}: codewords stay unused")
     constant = int((low == high).sum())
@@ -138,10 +161,15 @@ def warn_about(X: NDArray[Any], K: int) -> None:
     if P == 1:
         messages.append(f"X has 1 column and {n} rows: one number a vector, which its own bytes may hold as well")
     largest = float(max(np.abs(low).max(), np.abs(high).max()))
+    if 0 < largest < SMALLEST_VALUE:
+        raise ValueError(
+            f"X has no value above {largest:.3g}, too small for float32 codewords (at least {SMALLEST_VALUE:.0e}); "
+            f"multiply X, for instance by {1 / max(largest, 1e-300):.0e}: divide what decode gives by the same"
+        )
     if 0 < largest < SMALL_VALUE:
         messages.append(f"X has no value above {largest:.3g}: squares underflow float32, so X is scaled inside")
     for message in messages:
-        warnings.warn(message, DataWarning, stacklevel=4)
+        warnings.warn(message, DataWarning, stacklevel=3)
 
 
 def check_codes(codes: ArrayLike, C: int, K: int) -> Codes:
@@ -150,7 +178,9 @@ def check_codes(codes: ArrayLike, C: int, K: int) -> Codes:
     if out.ndim != 2 or out.shape[1] != C:
         raise ValueError(f"codes have shape {out.shape}; they must be (n, {C}), a column for each dictionary")
     if out.dtype.kind not in "ui":
-        raise ValueError(f"codes have dtype {out.dtype}; they must be integers as encode gives, {code_dtype(K).__name__}")
+        raise ValueError(
+            f"codes have dtype {out.dtype}; they must be integers as encode gives, {code_dtype(K).__name__}"
+        )
     if out.size and (int(out.max()) >= K or int(out.min()) < 0):
         wrong = int(out.max()) if int(out.max()) >= K else int(out.min())
         raise ValueError(f"codes hold {wrong}; with n_codewords={K} they must lie in 0 … {K - 1}")
@@ -160,9 +190,13 @@ def check_codes(codes: ArrayLike, C: int, K: int) -> Codes:
 def check_start(init: NDArray[Any], shape: tuple[int, int, int]) -> Floats:
     """An ``init`` array of shape (C, K, P)."""
     if init.shape != shape:
-        raise ValueError(
-            f"init has shape {init.shape}; it must be (n_dictionaries, n_codewords, n_features) = {shape}"
-        )
+        raise ValueError(f"init has shape {init.shape}; it must be (n_dictionaries, n_codewords, n_features) = {shape}")
     if init.dtype.kind not in "fiu" or not np.isfinite(init).all():
         raise ValueError(f"init ({init.dtype}) holds values that are not finite numbers; pass dictionaries_ of a fit")
+    largest = float(np.abs(init.astype(np.float64)).max())
+    if largest > np.sqrt(LARGEST_SQUARE / shape[2]) / shape[0]:
+        raise ValueError(
+            f"init holds {largest:.3g}, whose square overflows float32; pass codewords in the units of X, such as "
+            "dictionaries_ of a fit"
+        )
     return np.asarray(init, np.float32)

@@ -28,9 +28,7 @@ def check_table(order: int, C: int, K: int) -> None:
         )
 
 
-def assign_block(
-    X: Floats, tables: Tables, order: int, codes: Codes | None, workers: Workers
-) -> NDArray[np.uint16]:
+def assign_block(X: Floats, tables: Tables, order: int, codes: Codes | None, workers: Workers) -> NDArray[np.uint16]:
     """Codes (m, C) of the rows ``X`` (m, P); from ``codes``, or from a greedy start where it is None."""
     C, Kp, P = tables.padded.shape
     flat = tables.padded.reshape(C * Kp, P).T

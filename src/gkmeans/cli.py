@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from ._validation import check_n_jobs
 from .baselines import product_quantization
 from .datasets import load_sample
 from .estimators.group import GroupKMeans
@@ -43,13 +44,22 @@ def demo(
     data: Annotated[
         Path | None, typer.Option(help="A .npy file of vectors; the last third is the base. Default: the sample.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of all fits.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all fits.")] = 0,
     jobs: Annotated[int | None, typer.Option(help="Threads; all cores by default.")] = None,
 ) -> None:
     """Fit gk-means (1|2, r|k|h) at 32 and 64 bits and compare with plain product quantization of the same bytes."""
-    learn, base = _vectors(data)
+    try:
+        _demo(*_vectors(data), seed, check_n_jobs(jobs))
+    except ValueError as error:
+        raise typer.BadParameter(f"{data}: {error}" if data else str(error)) from error
+
+
+def _demo(learn: Rows, base: Rows, seed: int, jobs: int | None) -> None:
     console = Console()
-    console.print(f"learn {learn.shape[0]:,} × {learn.shape[1]}, base {base.shape[0]:,}, K = 256, max_iter = 20, init_iter = 8, seed {seed}")
+    console.print(
+        f"learn {learn.shape[0]:,} × {learn.shape[1]}, base {base.shape[0]:,}, K = 256, max_iter = 20, init_iter = 8, "
+        f"seed {seed}"
+    )
     results: list[Result] = []
     columns = (
         TextColumn("{task.description}"),
@@ -84,10 +94,12 @@ def _vectors(data: Path | None) -> tuple[Rows, Rows]:
         return sample.learn, sample.base
     try:
         X = np.load(data, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise typer.BadParameter(f"{data} cannot be read as a .npy array: {error}") from error
-    if X.ndim != 2 or X.dtype.kind not in "fiu" or len(X) < 3:
-        raise typer.BadParameter(f"{data} holds {X.dtype} of shape {X.shape}; vectors must be numbers of shape (n, P)")
+    except (OSError, ValueError, EOFError) as error:
+        raise ValueError(f"it cannot be read as a .npy array: {error}") from error
+    if not isinstance(X, np.ndarray):
+        raise ValueError("it is an archive of arrays; pass a .npy file with one array of vectors")
+    if X.ndim != 2 or X.dtype.kind not in "fiu" or len(X) < 3 or X.shape[1] < 1:
+        raise ValueError(f"it holds {X.dtype} of shape {X.shape}; vectors must be numbers of shape (n, P)")
     cut = len(X) * 2 // 3
     return X[:cut], X[cut:]
 
@@ -100,7 +112,9 @@ def _measured(name: str, bits: int, estimator: GroupKMeans, learn: Rows, base: R
 
 
 def _table(results: list[Result]) -> Table:
-    table = Table(title="Relative distortion × 10⁻²; base is encoded afresh; ratio is base against PQ of the same bytes")
+    table = Table(
+        title="Relative distortion × 10⁻²; base is encoded afresh; ratio is base against PQ of the same bytes"
+    )
     for column in ("method", "bits", "learn", "base", "ratio to PQ", "fit, s"):
         table.add_column(column, justify="left" if column == "method" else "right")
     pq = {result.bits: result.base for result in results if result.name == "product quantization"}

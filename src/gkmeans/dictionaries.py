@@ -39,7 +39,7 @@ class Dictionaries:
     R: Floats | None = None
 
     @classmethod
-    def single(cls, D: Floats) -> Dictionaries:
+    def single(cls, D: NDArray[np.floating]) -> Dictionaries:
         """Unconstrained dictionaries ``D`` (C, K, P): one block, no rotation."""
         C, _, P = D.shape
         return cls((Block(slice(0, P), slice(0, C)),), (np.ascontiguousarray(D, np.float32),))
@@ -121,11 +121,13 @@ class Tables:
 
     def inside(self, codes: Codes) -> NDArray[np.uint16]:
         """Codes (m, C) as places in the order of the tables."""
-        return np.take_along_axis(self.place, codes.T.astype(np.intp), axis=1).T.copy()
+        out: NDArray[np.uint16] = np.take_along_axis(self.place, codes.T.astype(np.intp), axis=1).T.copy()
+        return out
 
     def outside(self, places: NDArray[np.uint16]) -> NDArray[np.uint16]:
         """Codes (m, C) of places."""
-        return np.take_along_axis(self.order, places.T.astype(np.intp), axis=1).T
+        out: NDArray[np.uint16] = np.take_along_axis(self.order, places.T.astype(np.intp), axis=1).T
+        return out
 
 
 def similar_order(D: Floats, width: int) -> NDArray[np.intp]:

@@ -47,5 +47,5 @@ def load(path: str | os.PathLike[str]) -> AdditiveQuantizer:
         raise _files.FileError(f"{path} holds a {description.get('estimator')!r}; this gkmeans knows {known}")
     try:
         return estimator._restored(arrays, description)
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
         raise _files.FileError(f"{path} is inconsistent ({error}); save it anew or take a copy") from error

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ._parallel import Workers
 from ._progress import Reporter
@@ -17,6 +18,7 @@ from .assignment import assign
 from .dictionaries import Block, Dictionaries
 from .rotation import cross_product, procrustes
 from .update import Statistics, centred
+
 
 @dataclass
 class Run:
@@ -103,11 +105,11 @@ def revived(
     return replace(dictionaries, D=tuple(D))
 
 
-def _moved(D: Floats, block: Block, X: Floats, codes: Codes, unused: Codes) -> Floats:
+def _moved(D: Floats, block: Block, X: Floats, codes: Codes, unused: NDArray[np.intp]) -> Floats:
     """``D`` with codeword (c, k) = unused[i] at what row i lacks without its own codeword of dictionary c."""
     chosen = codes[:, block.dictionaries]
     lacking = X[:, block.dims] - decode(D, chosen)
     c, k = unused.T
-    out = D.copy()
+    out: Floats = D.copy()
     out[c, k] = lacking + D[c, chosen[np.arange(len(X)), c]]
     return out

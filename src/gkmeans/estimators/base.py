@@ -63,7 +63,7 @@ class AdditiveQuantizer(TransformerMixin, BaseEstimator):  # type: ignore[misc] 
         (n, C) array of uint8, or uint16 where ``n_codewords`` is above 256
         """
         check_is_fitted(self)
-        data = check_X(self, X, reset=False)
+        data = check_X(self, X, reset=False, scale=self.scale_)
         C, K, _ = self.dictionaries_.shape
         given = None if codes is None else check_codes(codes, C, K)
         if given is not None and len(given) != len(data):
@@ -91,11 +91,13 @@ class AdditiveQuantizer(TransformerMixin, BaseEstimator):  # type: ignore[misc] 
     def relative_distortion(self, X: ArrayLike, codes: ArrayLike | None = None) -> float:
         """Σ‖x − x̂‖² / Σ‖x‖² of ``X``, encoded afresh, or with the ``codes`` given."""
         check_is_fitted(self)
-        data = check_X(self, X, reset=False)
+        data = check_X(self, X, reset=False, scale=self.scale_)
         C, K, _ = self.dictionaries_.shape
         chosen = self.encode(data) if codes is None else check_codes(codes, C, K)
         if len(chosen) != len(data):
-            raise ValueError(f"codes have {len(chosen)} rows but X has {len(data)}; pass a row of codes for each vector")
+            raise ValueError(
+                f"codes have {len(chosen)} rows but X has {len(data)}; pass a row of codes for each vector"
+            )
 
         def part(span: tuple[int, int]) -> tuple[float, float]:
             x = np.asarray(data[slice(*span)], np.float64) * self.scale_
@@ -142,11 +144,9 @@ class AdditiveQuantizer(TransformerMixin, BaseEstimator):  # type: ignore[misc] 
             "shift": self.shift_,
             "history": np.asarray(self.history_, np.float64),
         }
-        if isinstance(params.get("init"), np.ndarray):
-            arrays["init"] = params["init"]
-            params["init"] = "array"
-        elif hasattr(params.get("init"), "dictionaries_"):
-            arrays["init"] = params["init"].dictionaries_
+        if not isinstance(params.get("init", ""), str):
+            start = getattr(params["init"], "dictionaries_", params["init"])
+            arrays["init"] = _storable(np.asarray(start))
             params["init"] = "array"
         plain = {key: value if isinstance(value, _PLAIN) else _plain(value) for key, value in params.items()}
         stages = []
@@ -183,10 +183,12 @@ class AdditiveQuantizer(TransformerMixin, BaseEstimator):  # type: ignore[misc] 
             raise ValueError(f"a frame of shape {shift.shape} and scale {scale}")
         estimator.dictionaries_, estimator.shift_, estimator.scale_ = D, shift, scale
         estimator.stages_ = tuple(
-            _restored_stage(arrays, s, edges, (C, K, P)) for s, edges in enumerate(description["stages"])
+            _restored_stage(arrays, s, stage, (C, K, P)) for s, stage in enumerate(description["stages"])
         )
         estimator.history_ = _tensor(arrays, "history", np.dtype(np.float64), 1)
-        estimator.n_iter_ = int(description["n_iter"])
+        estimator.n_iter_ = description["n_iter"]
+        if not isinstance(estimator.n_iter_, int) or not 0 <= estimator.n_iter_ <= len(estimator.history_):
+            raise ValueError(f"n_iter {estimator.n_iter_!r} with a history of {len(estimator.history_)}")
         estimator.n_features_in_ = P
         if names := description.get("feature_names"):
             if len(names) != P:
@@ -197,6 +199,12 @@ class AdditiveQuantizer(TransformerMixin, BaseEstimator):  # type: ignore[misc] 
 
 def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else None
+
+
+def _storable(array: NDArray[Any]) -> NDArray[Any]:
+    """``array`` in a dtype that safetensors has."""
+    native = array.astype(array.dtype.newbyteorder("="))
+    return native if native.dtype.kind in "iu" or native.dtype.itemsize <= 8 else native.astype(np.float64)
 
 
 def _edges(stage: Dictionaries, axis: str) -> list[int]:
@@ -210,9 +218,9 @@ def _tensor(arrays: _files.Arrays, name: str, dtype: np.dtype[Any], ndim: int) -
     return array
 
 
-def _restored_stage(arrays: _files.Arrays, s: int, edges: Any, shape: tuple[int, int, int]) -> Dictionaries:
+def _restored_stage(arrays: _files.Arrays, s: int, stage: Any, shape: tuple[int, int, int]) -> Dictionaries:
     C, K, P = shape
-    dims, dictionaries = ([int(edge) for edge in axis] for axis in edges)
+    dims, dictionaries = ([int(edge) for edge in axis] for axis in stage)
     for axis, end in ((dims, P), (dictionaries, C)):
         if axis[0] != 0 or axis[-1] != end or sorted(set(axis)) != axis or len(axis) != len(dims):
             raise ValueError(f"stage {s} with block edges {axis} for {end}")
@@ -225,8 +233,7 @@ def _restored_stage(arrays: _files.Arrays, s: int, edges: Any, shape: tuple[int,
         if Du.shape != (dictionaries[u + 1] - dictionaries[u], K, dims[u + 1] - dims[u]):
             raise ValueError(f"stage {s} with dictionaries of shape {Du.shape} in {block}")
         D.append(Du)
-    R = _tensor(arrays, f"stage{s}.R", np.dtype(np.float32), 2) if f"stage{s}.R" in arrays else None
-    if R is not None and R.shape != (P, P):
+    R = _tensor(arrays, f"stage{s}.R", np.dtype(np.float32), 2)
+    if R.shape != (P, P):
         raise ValueError(f"stage {s} with a rotation of shape {R.shape}")
     return Dictionaries(blocks, tuple(D), R)
-

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
 
 from .._parallel import Workers
 from .._progress import Reporter
@@ -153,8 +154,10 @@ class GroupKMeans(AdditiveQuantizer):
             if self.init not in INITS:
                 raise ValueError(f"init={self.init!r} is unknown; use one of {', '.join(INITS)}, or an array")
             return None
-        array = self.init.dictionaries_ if isinstance(self.init, AdditiveQuantizer) else np.asarray(self.init)
-        return check_start(array, shape)
+        if isinstance(self.init, AdditiveQuantizer):
+            check_is_fitted(self.init)
+            return check_start(self.init.dictionaries_, shape)
+        return check_start(np.asarray(self.init), shape)
 
     def _iterations(self, C: int, P: int, max_iter: int, init_iter: int, given: Floats | None) -> int:
         """Most iterations that the fit can take."""
@@ -176,7 +179,10 @@ class GroupKMeans(AdditiveQuantizer):
         return hierarchical(rows, C, K, run, init_iter)
 
     def _encoding_order(self) -> int:
-        return check_order(self.order, len(self.dictionaries_))
+        C, K, _ = self.dictionaries_.shape
+        order = check_order(self.order, C)
+        check_table(order, C, K)
+        return order
 
 
 def generator(random_state: Any) -> np.random.Generator:

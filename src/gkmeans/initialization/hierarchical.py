@@ -48,7 +48,9 @@ def merged(stage: Dictionaries) -> Dictionaries:
             np.float32,
         )
         for part, Dp in zip(pair, stage.D[u : u + 2], strict=False):
-            own = slice(part.dictionaries.start - block.dictionaries.start, part.dictionaries.stop - block.dictionaries.start)
+            own = slice(
+                part.dictionaries.start - block.dictionaries.start, part.dictionaries.stop - block.dictionaries.start
+            )
             at = slice(part.dims.start - block.dims.start, part.dims.stop - block.dims.start)
             joined[own, :, at] = Dp
         blocks.append(block)
@@ -62,7 +64,10 @@ def first_stage(rows: Source, C: int, K: int, rng: np.random.Generator, rotated:
     blocks = first_blocks(C, P)
     D = tuple(
         np.stack(
-            [sample_rows(rows, K, rng)[:, block.dims] for _ in range(block.dictionaries.stop - block.dictionaries.start)]
+            [
+                sample_rows(rows, K, rng)[:, block.dims]
+                for _ in range(block.dictionaries.stop - block.dictionaries.start)
+            ]
         )
         for block in blocks
     )
