@@ -112,7 +112,8 @@ def levels(base: np.ndarray, learn: np.ndarray, repeats: int) -> None:
         second = median(seconds[f"{name} 2"]) - median(seconds[f"{name} 1"])
         unit = 1e6 / len(X)
         print(
-            f"{name:10} costs and O1GA {first * unit:6.2f}   O2GA {second * unit:6.2f}   {base_2 / second:5.2f} × baseline"
+            f"{name:10} costs and O1GA {first * unit:6.2f}   O2GA {second * unit:6.2f}"
+            f"   {base_2 / second:5.2f} × baseline"
         )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from functools import lru_cache
 from types import TracebackType
 from typing import Any, TypeVar
@@ -50,6 +50,30 @@ def effective_jobs(n_jobs: int | None) -> int:
     return int(joblib.effective_n_jobs(-1 if n_jobs is None else n_jobs))
 
 
+class _OneBlasThread:
+    """Holds BLAS to one thread while any ``Workers`` is at work: the first one in limits, the last one out restores."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._limit: Any = None
+
+    def enter(self) -> None:
+        with self._lock:
+            if self._users == 0:
+                self._limit = _blas().limit(limits=1)
+            self._users += 1
+
+    def leave(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users == 0:
+                self._limit.restore_original_limits()
+
+
+_one_blas_thread = _OneBlasThread()
+
+
 @lru_cache(maxsize=1)
 def _blas() -> Any:
     return ThreadpoolController().select(user_api="blas")
@@ -67,15 +91,17 @@ class Workers:
         self._local = threading.local()
 
     def __enter__(self) -> Workers:
-        self._limit = _blas().limit(limits=1)
+        _one_blas_thread.enter()
         self._pool = ThreadPoolExecutor(self.n_jobs, thread_name_prefix="gkmeans")
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
-        self._limit.restore_original_limits()
+        try:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+        finally:
+            _one_blas_thread.leave()
 
     def buffer(self, size: int) -> NDArray[np.float32]:
         """``size`` floats of this thread's own, used again by the next block: fresh pages cost as much as the work."""
@@ -86,8 +112,9 @@ class Workers:
 
     def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         """Results of ``function`` over ``items``, in their order; the first error ends all of it."""
-        futures = [self._pool.submit(function, item) for item in items]
+        futures: list[Future[Result]] = []
         try:
+            futures.extend(self._pool.submit(function, item) for item in items)
             wait(futures, return_when=FIRST_EXCEPTION)
         except BaseException:
             self.stop[0] = 1

@@ -93,6 +93,8 @@ def check_X(estimator: Any, X: Any, *, reset: bool, scale: float = 1.0) -> NDArr
 
 def _check_kind(X: Any) -> None:
     """Raise for what scikit-learn would take, or refuse without saying what to do."""
+    if np.ma.isMaskedArray(X) and np.ma.getmaskarray(X).any():
+        raise ValueError(f"X is masked in {int(np.ma.getmaskarray(X).sum())} places; fill them first, X.filled(value)")
     shape, dtype = getattr(X, "shape", None), getattr(X, "dtype", None)
     if shape is not None and len(shape) > 2:
         raise ValueError(
@@ -147,12 +149,17 @@ def warn_about(X: NDArray[Any], K: int) -> None:
         low, high = np.minimum(low, block.min(axis=0)), np.maximum(high, block.max(axis=0))
         keys.append(block @ weights)
     messages = []
+    distinct = len(np.unique(np.concatenate(keys)))
+    if n == 1:
+        messages.append("X has 1 row: one codeword of each dictionary describes it exactly")
     if n < K:
         messages.append(
             f"X has {n} rows, fewer than n_codewords={K}: at least {K - n} of each {K} codewords stay unused"
         )
-    elif (distinct := len(np.unique(np.concatenate(keys)))) < K:
+    elif distinct < K:
         messages.append(f"X has {distinct} distinct rows among {n}, fewer than n_codewords={K}: codewords stay unused")
+    elif distinct < 0.9 * n:
+        messages.append(f"X has {distinct} distinct rows among {n}: the rest are duplicates, which weigh as often")
     constant = int((low == high).sum())
     if constant == P and n > 1:
         messages.append(f"all {n} rows of X are equal: one codeword describes them")

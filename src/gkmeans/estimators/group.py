@@ -127,6 +127,7 @@ class GroupKMeans(AdditiveQuantizer):
         max_iter = check_integer("max_iter", self.max_iter, 1)
         init_iter = check_integer("init_iter", self.init_iter, 1)
         tol = check_tolerance(self.tol)
+        check_integer("verbose", int(self.verbose) if self.verbose in (True, False) else self.verbose, 0)
         n_jobs = check_n_jobs(self.n_jobs)
         data = check_X(self, X, reset=True)
         given = self._given_start((C, K, data.shape[1]))
@@ -189,6 +190,8 @@ def generator(random_state: Any) -> np.random.Generator:
     """One Generator from whatever scikit-learn accepts."""
     if isinstance(random_state, np.random.Generator):
         return random_state
+    if isinstance(random_state, bool):
+        raise ValueError(f"random_state={random_state} is not a seed; use None or an integer of at least 0")
     if random_state is None or isinstance(random_state, (int, np.integer)):
         if random_state is not None and random_state < 0:
             raise ValueError(f"random_state={random_state} is negative; use None or an integer of at least 0")
