@@ -55,12 +55,16 @@ static inline int open_groups(const Candidates& list, int first, int some, const
     return found;
 }
 
-// Lane-wise least cost over one group of one candidate's row.
+// Lane-wise least cost over one group of one candidate's row. kFull: 16 groups of 16 columns, as with K =
+// 256.
+template <bool kFull>
 static inline Vec least_costs(const Tables& t, const Candidates& list, int item, const float* d,
                               const float* T) {
-    const int x = item / kGroups, start = item % kGroups * t.width;
-    const int end = start + t.width < t.Kp ? start + t.width : t.Kp;
-    const float* row = T + static_cast<std::size_t>(list.rows[x]) * t.Kp;
+    const int width = kFull ? 16 : t.width, Kp = kFull ? 256 : t.Kp;
+    const int x = static_cast<unsigned>(item) / kGroups,
+              start = static_cast<unsigned>(item) % kGroups * width;
+    const int end = kFull || start + width < Kp ? start + width : Kp;
+    const float* row = T + static_cast<std::size_t>(list.rows[x]) * Kp;
     Vec m = load(d + start) + load(row + start);
     for (int k = start + kLanes; k < end; k += kLanes) m = least(m, load(d + k) + load(row + k));
     return splat(list.a[x]) + m;
@@ -79,6 +83,7 @@ static inline int index_of_sum(int Kp, float a, const float* d, const float* row
 // The best pair (j, k) for costs a[j] = v[j] - own[j] of b's codewords and d[k] of c's; *j and *k come in as
 // the present pair and stay on ties. Candidates are listed first and worked on after, so that few branches
 // depend on data.
+template <bool kFull>
 static inline bool best_pair(const Tables& t, int b, int c, const float* v, const float* own, const float* d,
                              Candidates list, int* j, int* k) {
     alignas(64) float d_minima[kGroups];
@@ -100,7 +105,7 @@ static inline bool best_pair(const Tables& t, int b, int c, const float* v, cons
         const int some = list.count - x < kRowsAtOnce ? list.count - x : kRowsAtOnce;
         const int found = open_groups(list, x, some, d_minima, t.group_minima(c, b), limit, items);
         for (int y = 0; y < found; ++y) {
-            const Vec cost = least_costs(t, list, items[y], d, T);
+            const Vec cost = least_costs<kFull>(t, list, items[y], d, T);
             if (lanes_below(cost, limit)) {
                 best = least_lane(cost);
                 winner = items[y] / kGroups;
@@ -115,16 +120,12 @@ static inline bool best_pair(const Tables& t, int b, int c, const float* v, cons
 }
 
 // Asks for what a visit of the pair (b, c) will read of row i.
-template <typename Prefetch>
-static inline void ask(const Tables& t, const Scratch& s, int i, int b, int c, float* V, Code* codes,
-                       Prefetch fetch) {
-    const Code* code = code_of(t, codes, i);
-    fetch(at(t, V, i, b), t.Kp);
-    fetch(at(t, V, i, c), t.Kp);
-    fetch(t.row(b, c, code[c]), t.Kp);
-    fetch(t.row(c, b, code[b]), t.Kp);
-    prefetch_stale(t, s, i, b, code, at(t, V, i, b));
-    prefetch_stale(t, s, i, c, code, at(t, V, i, c));
+template <int kLocality>
+static inline void ask(const Tables& t, int i, int b, int c, float* V, const Code* code) {
+    prefetch<kLocality>(at(t, V, i, b), t.Kp);
+    prefetch<kLocality>(at(t, V, i, c), t.Kp);
+    prefetch<kLocality>(t.row(b, c, code[c]), t.Kp);
+    prefetch<kLocality>(t.row(c, b, code[b]), t.Kp);
 }
 
 static void order2(const Tables& t, int n, float* V, Code* codes, void* work, const volatile int* stop) {
@@ -132,20 +133,28 @@ static void order2(const Tables& t, int n, float* V, Code* codes, void* work, co
     float* d = s.vectors;
     const Candidates list{reinterpret_cast<int*>(d + t.Kp), d + 2 * t.Kp + kPad, 0};
     const int pairs = t.C == 2 ? 1 : t.C;
+    const bool full = t.Kp == 256;
     int left = n;
     for (int visit = 0; left > 0 && visit < kMaxSweeps * pairs && !*stop; ++visit) {
         const int b = visit % pairs, c = (b + 1) % t.C;
         int kept = 0;
         for (int x = 0; x < left; ++x) {
             const int i = s.active[x];
-            if (x + kAhead < left) ask(t, s, s.active[x + kAhead], b, c, V, codes, prefetch_far);
-            if (x + 1 < left) ask(t, s, s.active[x + 1], b, c, V, codes, prefetch);
+            if (x + kAhead < left) {
+                const int next = s.active[x + kAhead];
+                const Code* its = code_of(t, codes, next);
+                ask<kFar>(t, next, b, c, V, its);
+                prefetch_stale(t, s, next, b, its);
+                prefetch_stale(t, s, next, c, its);
+            }
+            if (x + 1 < left) ask<kNear>(t, s.active[x + 1], b, c, V, code_of(t, codes, s.active[x + 1]));
             Code* code = code_of(t, codes, i);
             refresh(t, s, i, b, code, at(t, V, i, b));
             refresh(t, s, i, c, code, at(t, V, i, c));
             subtract(t.Kp, at(t, V, i, c), t.row(c, b, code[b]), d);
             int j = code[b], k = code[c];
-            if (best_pair(t, b, c, at(t, V, i, b), t.row(b, c, code[c]), d, list, &j, &k)) {
+            if (full ? best_pair<true>(t, b, c, at(t, V, i, b), t.row(b, c, code[c]), d, list, &j, &k)
+                     : best_pair<false>(t, b, c, at(t, V, i, b), t.row(b, c, code[c]), d, list, &j, &k)) {
                 code[b] = static_cast<Code>(j);
                 code[c] = static_cast<Code>(k);
                 s.clean[i] = 0;
