@@ -17,7 +17,7 @@ struct Group {
     float* A;         // (m, m, Kp)
     float* products;  // (m, m, Kp)  [l][l][k] = sum over j > l of min_q T[l, k; j, q],
                       //             [l][j][k] = sum over i, l < i < j, of min_q T[j, k; i, q]
-    float* bounds;    // (m, Kp)     [l][j], the first m of each: the least of A[l][j] + products[l][j]
+    float* bounds;    // (m, m)      the least of A[l][j] + products[l][j]
     float best;
     bool improved;
     int* choice;  // (m)
@@ -65,7 +65,7 @@ static inline float extend(const Group& g, int l, int j, int k) {
 static void descend(Group& g, int l, float partial) {
     const int Kp = g.t.Kp, last = g.m - 1;
     const float* own = g.costs_at(l, l);
-    const float* bounds = g.bounds + static_cast<std::size_t>(l) * Kp;
+    const float* bounds = g.bounds + l * g.m;
     if (l == last) {
         const float cost = partial + bounds[l];
         if (cost < g.best) {
@@ -78,7 +78,7 @@ static void descend(Group& g, int l, float partial) {
     }
     float rest = 0;
     for (int j = l + 1; j < g.m; ++j) rest += bounds[j];
-    float* next = g.bounds + static_cast<std::size_t>(l + 1) * Kp;
+    float* next = g.bounds + (l + 1) * g.m;
     const float* outer = g.products_at(l, l);
     for (int k = 0; k < g.t.K && !*g.stop; ++k) {
         const float with_k = partial + own[k];
@@ -109,8 +109,10 @@ static bool assign_group(Group& g, const Scratch& s, int row, float* V, Code* co
         for (int i = 0; i < g.m; ++i) {
             if (i != j) subtract(t.Kp, a, t.row(c, g.dictionary(i), code[g.dictionary(i)]), a);
         }
-        g.best += a[code[c]];
-        for (int i = 0; i < j; ++i) g.best += t.row(c, g.dictionary(i), code[g.dictionary(i)])[code[c]];
+        float cost =
+            a[code[c]];  // added up as descend does, so that the present codes do not beat themselves
+        for (int i = 0; i < j; ++i) cost += t.row(c, g.dictionary(i), code[g.dictionary(i)])[code[c]];
+        g.best += cost;
         g.bounds[j] = least_sum(t.Kp, a, g.products_at(0, j));
     }
     g.improved = false;
@@ -127,7 +129,8 @@ static void order_n(const Tables& t, int m, int n, float* V, Code* codes, void* 
     const std::size_t square = static_cast<std::size_t>(m) * m * t.Kp;
     float* vectors = reinterpret_cast<float*>(static_cast<char*>(work) + workspace(t.C, t.Kp, n, 2));
     int choice[kMaxOrder], found[kMaxOrder];
-    Group g{t, m, 0, vectors, vectors + square, vectors + 2 * square, 0, false, choice, found, stop};
+    float bounds[kMaxOrder * kMaxOrder];
+    Group g{t, m, 0, vectors, vectors + square, bounds, 0, false, choice, found, stop};
     const int groups = m == t.C ? 1 : t.C;
     int left = n;
     for (int visit = 0; left > 0 && visit < kMaxSweeps * groups && !*stop; ++visit) {

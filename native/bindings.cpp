@@ -39,11 +39,12 @@ static const Kernels& at_level(const Level& level) {
     return *k;
 }
 
+static const char* const kCodeRule = "a code is not below the number of codewords";
+
 template <typename Array>
 static void check_codes(const Array& codes, int K) {
     const Code* p = codes.data();
-    for (std::size_t i = 0; i < codes.size(); ++i)
-        require(p[i] < K, "a code is not below the number of codewords");
+    for (std::size_t i = 0; i < codes.size(); ++i) require(p[i] < K, kCodeRule);
 }
 
 struct Free {
@@ -58,6 +59,7 @@ static std::unique_ptr<void, Free> allocate(std::size_t bytes) {
 
 // Rows whose costs are worked on together: few enough for L2, enough to share the rows of T.
 constexpr int kBatch = 256;
+constexpr std::size_t kSeenCodes = 1 << 22;  // of n C^2 that a batch may keep
 
 static void assign(Out<float, 3> V, In<float, 4> T, In<float, 2> N, In<float, 3> rowmin,
                    In<float, 4> groupmin, Out<Code, 2> codes, int order, bool start, In<int, 1> stop,
@@ -74,10 +76,11 @@ static void assign(Out<float, 3> V, In<float, 4> T, In<float, 2> N, In<float, 3>
                 groupmin.shape(2) == T.shape(2) && groupmin.shape(3) == kGroups,
             "groupmin must have shape (C, C, K, 16)");
     require(codes.shape(0) == V.shape(0) && codes.shape(1) == T.shape(0), "codes must have shape (n, C)");
-    require(order >= 1 && order <= C && order <= kMaxOrder, "order must be from 1 to C, and at most 64");
+    require(order >= 0 && order <= C && order <= kMaxOrder, "order must be from 0 to C, and at most 64");
     require(stop.shape(0) == 1, "stop must have shape (1,)");
     require(batch >= 1, "batch must be at least 1");
     if (!start) check_codes(codes, K);
+    while (batch > 1 && static_cast<std::size_t>(batch) * C * C > kSeenCodes) batch /= 2;
     const Kernels& kernels = at_level(level);
     const int width = kPad * ((Kp / kPad + kGroups - 1) / kGroups);
     const Tables tables{C, K, Kp, width, T.data(), N.data(), rowmin.data(), groupmin.data()};
@@ -92,7 +95,7 @@ static void assign(Out<float, 3> V, In<float, 4> T, In<float, 2> N, In<float, 3>
         } else {
             kernels.from_residuals(tables, m, v, code, work.get());
         }
-        kernels.order1(tables, m, v, code, work.get());
+        if (order > 0) kernels.order1(tables, m, v, code, work.get());
         if (order == 2) kernels.order2(tables, m, v, code, work.get(), stop.data());
         if (order > 2) kernels.order_n(tables, order, m, v, code, work.get(), stop.data());
     }
@@ -113,9 +116,9 @@ static void decode(In<float, 3> D, In<Code, 2> codes, Out<float, 2> out, const L
               P = dimension(D.shape(2));
     require(codes.shape(1) == D.shape(0), "codes must have shape (n, C)");
     require(out.shape(0) == codes.shape(0) && out.shape(1) == D.shape(2), "out must have shape (n, P)");
-    check_codes(codes, K);
     const Kernels& kernels = at_level(level);
     nb::gil_scoped_release release;
+    check_codes(codes, K);
     kernels.decode(n, C, K, P, D.data(), codes.data(), out.data());
 }
 
@@ -125,9 +128,9 @@ static void errors(In<float, 2> X, In<float, 3> D, In<Code, 2> codes, Out<float,
     require(codes.shape(1) == D.shape(0), "codes must have shape (n, C)");
     require(X.shape(0) == codes.shape(0) && X.shape(1) == D.shape(2), "X must have shape (n, P)");
     require(out.shape(0) == codes.shape(0), "out must have shape (n,)");
-    check_codes(codes, K);
     const Kernels& kernels = at_level(level);
     nb::gil_scoped_release release;
+    check_codes(codes, K);
     kernels.errors(n, C, K, P, X.data(), D.data(), codes.data(), out.data());
 }
 
@@ -136,9 +139,9 @@ static void add_rows(In<float, 2> X, In<Code, 2> codes, Out<double, 3> W, const 
               P = dimension(W.shape(2));
     require(codes.shape(1) == W.shape(0), "codes must have shape (n, C)");
     require(X.shape(0) == codes.shape(0) && X.shape(1) == W.shape(2), "X must have shape (n, P)");
-    check_codes(codes, K);
     const Kernels& kernels = at_level(level);
     nb::gil_scoped_release release;
+    check_codes(codes, K);
     kernels.add_rows(n, C, K, P, X.data(), codes.data(), W.data());
 }
 
@@ -146,9 +149,12 @@ static void count_pairs(In<Code, 2> codes, int b, int c, Out<std::int32_t, 2> Z,
     const int n = dimension(codes.shape(0)), C = dimension(codes.shape(1)), K = dimension(Z.shape(0));
     require(Z.shape(1) == Z.shape(0), "Z must have shape (K, K)");
     require(0 <= b && b < C && 0 <= c && c < C, "b and c must be dictionaries, from 0 to C - 1");
-    check_codes(codes, K);
     const Kernels& kernels = at_level(level);
     nb::gil_scoped_release release;
+    for (int i = 0; i < n; ++i) {
+        const Code* code = codes.data() + static_cast<std::size_t>(i) * C;
+        require(code[b] < K && code[c] < K, kCodeRule);
+    }
     kernels.count_pairs(n, C, K, b, c, codes.data(), Z.data());
 }
 

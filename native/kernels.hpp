@@ -73,7 +73,7 @@ inline std::size_t workspace(int C, int Kp, int n, int m) {
         (5 * Kp * sizeof(float) + 2 * C * sizeof(float*) +
          static_cast<std::size_t>(n) * (2 * sizeof(int) + C * sizeof(float) + C * C * sizeof(Code)) + 63) /
         64 * 64;
-    return m <= 2 ? shared : shared + static_cast<std::size_t>(m) * (2 * m + 1) * Kp * sizeof(float);
+    return m <= 2 ? shared : shared + 2 * static_cast<std::size_t>(m) * m * Kp * sizeof(float);
 }
 
 const Kernels& kernels_baseline();

@@ -114,9 +114,24 @@ def test_levels_give_equal_codes(order, n, rng, workers):
     assert all((other == codes[0]).all() for other in codes)
 
 
-def test_greedy_start_agrees_with_the_oracle(rng, workers):
-    D, X = rng.standard_normal((1, 40, 7)).astype(np.float32), rng.standard_normal((65, 7)).astype(np.float32)
-    assert (assign_block(X, Tables.of(D, workers), 1, None, workers) == reference.greedy(X, D)).all()
+@pytest.mark.parametrize("C", [1, 2, 5])
+def test_greedy_start_agrees_with_the_oracle(C, rng, workers, level):
+    D, X = rng.standard_normal((C, 40, 7)).astype(np.float32), rng.standard_normal((65, 7)).astype(np.float32)
+    assert (run(X, D, 0, None, workers, level) == reference.greedy(X, D)).all()
+
+
+def test_a_group_of_more_dictionaries_than_codewords_stays_inside_its_workspace(rng, workers, level):
+    D, X = whole(rng, 18, 2, 4), whole(rng, 300, 4, low=-30, high=31)
+    codes = run(X, D, 18, None, workers, level)
+    pairs = run(X, D, 2, None, workers, level)
+    assert (errors(X, D, codes) <= errors(X, D, pairs)).all()
+
+
+def test_codes_at_rest_do_not_move(rng, workers, level):
+    # on real numbers every sum rounds; codes that no group can improve must not be taken for better than themselves
+    D, X = rng.standard_normal((4, 16, 6)).astype(np.float32), rng.standard_normal((200, 6)).astype(np.float32)
+    codes = run(X, D, 3, None, workers, level)
+    assert (run(X, D, 3, codes, workers, level) == codes).all()
 
 
 @pytest.mark.parametrize("batch", [1, 7, 64, 1000])
@@ -179,7 +194,7 @@ def test_bindings_refuse_what_does_not_fit(rng, workers):
     tables = Tables.of(D, workers)
     V = np.zeros((5, 2, 16), np.float32)
     arrays = (tables.T, tables.N, tables.rowmin, tables.groupmin)
-    for order in (0, 3):
+    for order in (-1, 3):
         with pytest.raises(ValueError, match="order must be"):
             _core.assign(V, *arrays, good, order, True, STOP)
     with pytest.raises(ValueError, match="a code is not below"):

@@ -13,7 +13,7 @@ def assign(
     rowmin: _Floats,  # (C, C, Kp)
     groupmin: _Floats,  # (C, C, K, 16)
     codes: _Codes,  # (n, C) in and out
-    order: int,
+    order: int,  # 0: only the start
     start: bool,  # True: V is of the rows, greedy start; False: of the residuals, from the codes given
     stop: NDArray[np.int32],  # (1,) not 0: return early
     level: str | None = None,

@@ -50,6 +50,9 @@ def effective_jobs(n_jobs: int | None) -> int:
     return int(joblib.effective_n_jobs(-1 if n_jobs is None else n_jobs))
 
 
+_PATIENCE = 0.5  # seconds that an interrupted call waits for its threads
+
+
 class _OneBlasThread:
     """Holds BLAS to one thread while any ``Workers`` is at work: the first one in limits, the last one out restores."""
 
@@ -89,6 +92,7 @@ class Workers:
         self.n_jobs = effective_jobs(n_jobs)
         self.stop = np.zeros(1, np.int32)
         self._local = threading.local()
+        self._futures: Sequence[Future[Any]] = []
 
     def __enter__(self) -> Workers:
         _one_blas_thread.enter()
@@ -99,7 +103,10 @@ class Workers:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self._pool.shutdown(wait=True, cancel_futures=True)
+            # after Ctrl-C kernels see the stop flag; what does not (a long SVD) is left to end by itself
+            interrupted = isinstance(error, KeyboardInterrupt)
+            running = wait(self._futures, timeout=_PATIENCE if interrupted else None).not_done
+            self._pool.shutdown(wait=not running, cancel_futures=True)
         finally:
             _one_blas_thread.leave()
 
@@ -113,6 +120,7 @@ class Workers:
     def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         """Results of ``function`` over ``items``, in their order; the first error ends all of it."""
         futures: list[Future[Result]] = []
+        self._futures = futures
         try:
             futures.extend(self._pool.submit(function, item) for item in items)
             wait(futures, return_when=FIRST_EXCEPTION)

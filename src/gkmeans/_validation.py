@@ -17,6 +17,7 @@ from .dictionaries import code_dtype
 
 LARGEST_SQUARE = float(np.finfo(np.float32).max) / 16
 SMALL_VALUE = 1e-15
+MAX_ORDER = 64
 SMALLEST_VALUE = 1e-36
 _SAFE_KINDS = ("uint8", "int8", "uint16", "int16", "bool", "float16")
 
@@ -47,7 +48,7 @@ def check_order(value: Any, C: int) -> int:
     """``order``: dictionaries assigned jointly, at most all of them."""
     if isinstance(value, Integral) and not isinstance(value, bool) and int(value) > C:
         raise ValueError(f"order={value} is larger than n_dictionaries={C}; use an order from 1 to {C}")
-    return check_integer("order", value, 1, C)
+    return check_integer("order", value, 1, min(C, MAX_ORDER))
 
 
 def check_tolerance(value: Any) -> float:
@@ -147,7 +148,7 @@ def warn_about(X: NDArray[Any], K: int) -> None:
     for start, stop in spans(n, READ_ROWS):
         block = np.asarray(X[start:stop], np.float64)
         low, high = np.minimum(low, block.min(axis=0)), np.maximum(high, block.max(axis=0))
-        keys.append(block @ weights)
+        keys.append((block * weights).sum(axis=1))  # equal rows give equal bits, which a product does not promise
     messages = []
     distinct = len(np.unique(np.concatenate(keys)))
     if n == 1:
@@ -194,14 +195,14 @@ def check_codes(codes: ArrayLike, C: int, K: int) -> Codes:
     return out.astype(code_dtype(K), copy=False)
 
 
-def check_start(init: NDArray[Any], shape: tuple[int, int, int]) -> Floats:
-    """An ``init`` array of shape (C, K, P)."""
+def check_start(init: NDArray[Any], shape: tuple[int, int, int], scale: float) -> Floats:
+    """An ``init`` array of shape (C, K, P) for a frame of this scale."""
     if init.shape != shape:
         raise ValueError(f"init has shape {init.shape}; it must be (n_dictionaries, n_codewords, n_features) = {shape}")
     if init.dtype.kind not in "fiu" or not np.isfinite(init).all():
         raise ValueError(f"init ({init.dtype}) holds values that are not finite numbers; pass dictionaries_ of a fit")
     largest = float(np.abs(init.astype(np.float64)).max())
-    if largest > np.sqrt(LARGEST_SQUARE / shape[2]) / shape[0]:
+    if largest * max(1.0, scale) > np.sqrt(LARGEST_SQUARE / shape[2]) / shape[0]:
         raise ValueError(
             f"init holds {largest:.3g}, whose square overflows float32; pass codewords in the units of X, such as "
             "dictionaries_ of a fit"

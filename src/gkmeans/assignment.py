@@ -38,7 +38,7 @@ def assign_block(X: Floats, tables: Tables, order: int, codes: Codes | None, wor
         _core.nearest(np.matmul(X, flat, out=V), tables.N[0], out)
         return out[:, None]
     if tables.T is None or tables.rowmin is None or tables.groupmin is None:
-        return _assign_by_residuals(X, tables, codes)
+        return _assign_by_residuals(X, tables, codes, workers.stop)
     places = np.empty((len(X), C), np.uint16) if codes is None else tables.inside(codes)
     np.matmul(X if codes is None else X - decode(tables.D, codes), flat, out=V)
     arrays = (tables.T, tables.N, tables.rowmin, tables.groupmin)
@@ -46,7 +46,7 @@ def assign_block(X: Floats, tables: Tables, order: int, codes: Codes | None, wor
     return tables.outside(places)
 
 
-def _assign_by_residuals(X: Floats, tables: Tables, given: Codes | None) -> NDArray[np.uint16]:
+def _assign_by_residuals(X: Floats, tables: Tables, given: Codes | None, stop: NDArray[np.int32]) -> NDArray[np.uint16]:
     """O1GA as Eq. 5 has it, on the residual y, from the codes given or a greedy start."""
     D, N = tables.D, tables.N[:, : tables.D.shape[1]]
     start = given is None
@@ -67,7 +67,7 @@ def _assign_by_residuals(X: Floats, tables: Tables, given: Codes | None) -> NDAr
             codes[better, c] = best[better]
             residual -= D[c][codes[:, c]]
             changed |= bool(better.any())
-        if not changed:
+        if not changed or stop[0]:
             break
     return codes
 

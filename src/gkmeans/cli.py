@@ -14,9 +14,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from ._validation import check_n_jobs
+from ._validation import check_n_jobs, check_X
 from .baselines import product_quantization
 from .datasets import load_sample
+from .estimators.base import AdditiveQuantizer
 from .estimators.group import GroupKMeans
 
 app = typer.Typer(help="Group K-Means: compress vectors to a few bytes.", no_args_is_help=True, add_completion=False)
@@ -49,7 +50,10 @@ def demo(
 ) -> None:
     """Fit gk-means (1|2, r|k|h) at 32 and 64 bits and compare with plain product quantization of the same bytes."""
     try:
-        _demo(*_vectors(data), seed, check_n_jobs(jobs))
+        learn, base = _vectors(data)
+        for part in (learn, base):
+            check_X(AdditiveQuantizer(), part, reset=True)
+        _demo(learn, base, seed, check_n_jobs(jobs))
     except ValueError as error:
         raise typer.BadParameter(f"{data}: {error}" if data else str(error)) from error
 
@@ -124,7 +128,7 @@ def _table(results: list[Result]) -> Table:
             str(result.bits),
             f"{100 * result.learn:.2f}",
             f"{100 * result.base:.2f}",
-            f"{result.base / pq[result.bits]:.3f}",
+            f"{result.base / pq[result.bits]:.3f}" if pq[result.bits] else "–",
             f"{result.seconds:.1f}",
             end_section=result.bits == 32 and result.name == "gk-means (2, h)",
         )

@@ -72,7 +72,8 @@ def updated(dictionaries: Dictionaries, statistics: Statistics, workers: Workers
     """Rotation, then codewords, each at its optimum given the other and the codes."""
     R, D = dictionaries.R, dictionaries.D
     if R is not None:
-        R = procrustes(cross_product(dictionaries.blocks, statistics.W, D), R)
+        M = cross_product(dictionaries.blocks, statistics.W, D)
+        [R] = workers.map(lambda before: procrustes(M, before), [R])  # not in this thread, which Ctrl-C must reach
     solved = []
     for block, Du in zip(dictionaries.blocks, D, strict=True):
         W = statistics.W[block.dictionaries]

@@ -79,6 +79,10 @@ class Statistics:
         K = highest + 1 if n_codewords is None else n_codewords
         if highest >= K or int(chosen.min(initial=0)) < 0:
             raise ValueError(f"codes go from {chosen.min()} to {highest}; they must lie in 0 … {K - 1}")
+        if K > 65536:
+            raise ValueError(f"codes up to {K - 1} do not fit uint16; use at most 65536 codewords")
+        if data.dtype.kind not in "biuf" or not np.isfinite(data).all():
+            raise ValueError(f"X ({data.dtype}) holds values that are not finite numbers; drop or fill those rows")
         rows = Rows(data, Frame(np.zeros(data.shape[1], np.float32)))
         with Workers() as workers:
             return cls.collect(rows, chosen, K, (slice(0, chosen.shape[1]),), workers)
@@ -224,7 +228,9 @@ class Normal:
             if self.factor is not None:
                 solution = self.factor.solve(right[:, part])
             elif self.sparse is not None:
-                solution = _conjugate_gradients(self.sparse, self.diagonal, right[:, part], start[:, part])
+                solution = _conjugate_gradients(
+                    self.sparse, self.diagonal, right[:, part], start[:, part], self.workers.stop
+                )
             else:
                 solution = right[:, part] / self.diagonal[:, None]
             out[self.used, part] = solution
@@ -272,16 +278,16 @@ class Cholesky:
 
 
 def _conjugate_gradients(
-    A: scipy.sparse.csr_array, diagonal: Doubles, right: Doubles, start: Doubles, tol: float = 1e-10
+    A: scipy.sparse.csr_array, diagonal: Doubles, right: Doubles, start: Doubles, stop: NDArray[np.int32]
 ) -> Doubles:
     """Solve ``A x = right`` for all columns at once, preconditioned by the diagonal, from ``start``."""
     x: Doubles = start.copy()
     r = right - A @ x
     z = r / diagonal[:, None]
     p, rz = z, np.einsum("ij,ij->j", r, z)
-    goal = tol * np.einsum("ij,ij->j", right, right / diagonal[:, None])
+    goal = 1e-10 * np.einsum("ij,ij->j", right, right / diagonal[:, None])
     for _ in range(1000):
-        if (rz <= goal).all():
+        if (rz <= goal).all() or stop[0]:
             break
         Ap = A @ p
         curvature = np.einsum("ij,ij->j", p, Ap)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
 from .. import _files
@@ -48,6 +50,25 @@ class AdditiveQuantizer(TransformerMixin, BaseEstimator):  # type: ignore[misc] 
     def _encoding_order(self) -> int:
         return 1
 
+    @contextmanager
+    def _keeping_features(self) -> Iterator[None]:
+        """What scikit-learn notes of the input before a fit is undone where the fit fails or is interrupted."""
+        names = ("n_features_in_", "feature_names_in_")
+        before = {name: getattr(self, name) for name in names if hasattr(self, name)}
+        try:
+            yield
+        except BaseException:
+            for name in names:
+                self.__dict__.pop(name, None)
+            self.__dict__.update(before)
+            raise
+
+    def __sklearn_clone__(self) -> AdditiveQuantizer:
+        """Unfitted copy; an ``init`` stays as it is, since a fitted estimator there is data, not a part to refit."""
+        params = self.get_params(deep=False)
+        copied = {name: value if name == "init" else clone(value, safe=False) for name, value in params.items()}
+        return type(self)(**copied)
+
     def encode(self, X: ArrayLike, codes: ArrayLike | None = None) -> Codes:
         """Compress vectors.
 
@@ -68,6 +89,10 @@ class AdditiveQuantizer(TransformerMixin, BaseEstimator):  # type: ignore[misc] 
         given = None if codes is None else check_codes(codes, C, K)
         if given is not None and len(given) != len(data):
             raise ValueError(f"codes have {len(given)} rows but X has {len(data)}; pass a row of codes for each vector")
+        return self._encode(data, given)
+
+    def _encode(self, data: NDArray[np.generic], given: Codes | None) -> Codes:
+        """``encode`` of rows and codes already checked."""
         with Workers(check_n_jobs(self.n_jobs)) as workers, Reporter("encode", self.verbose) as reporter:
             reporter.expect(len(data))
             order = self._encoding_order()
@@ -93,7 +118,7 @@ class AdditiveQuantizer(TransformerMixin, BaseEstimator):  # type: ignore[misc] 
         check_is_fitted(self)
         data = check_X(self, X, reset=False, scale=self.scale_)
         C, K, _ = self.dictionaries_.shape
-        chosen = self.encode(data) if codes is None else check_codes(codes, C, K)
+        chosen = self._encode(data, None) if codes is None else check_codes(codes, C, K)
         if len(chosen) != len(data):
             raise ValueError(
                 f"codes have {len(chosen)} rows but X has {len(data)}; pass a row of codes for each vector"

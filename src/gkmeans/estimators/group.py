@@ -119,7 +119,10 @@ class GroupKMeans(AdditiveQuantizer):
         self.verbose = verbose
 
     def fit(self, X: ArrayLike, y: Any = None) -> GroupKMeans:
-        """Learn the dictionaries from vectors ``X`` (n, P); ``y`` is ignored."""
+        """Learn the dictionaries from vectors ``X`` (n, P); ``y`` is ignored.
+
+        Where the fit fails or is interrupted, an earlier fit stays as it was.
+        """
         C = check_integer("n_dictionaries", self.n_dictionaries, 1)
         K = check_codewords(self.n_codewords)
         order = check_order(self.order, C)
@@ -129,48 +132,65 @@ class GroupKMeans(AdditiveQuantizer):
         tol = check_tolerance(self.tol)
         check_integer("verbose", int(self.verbose) if self.verbose in (True, False) else self.verbose, 0)
         n_jobs = check_n_jobs(self.n_jobs)
-        data = check_X(self, X, reset=True)
-        given = self._given_start((C, K, data.shape[1]))
-        warn_about(data, K)
-        with Workers(n_jobs) as workers, Reporter("fit", self.verbose) as reporter:
-            rows = Rows(data, Frame.of(data, workers))
-            reporter.expect(self._iterations(C, data.shape[1], max_iter, init_iter, given))
-            run = Run(rows.energy(workers), order, tol, generator(self.random_state), workers, reporter)
-            start, codes, stages = self._start(rows, C, K, run, init_iter, given)
-            before = len(run.history)
-            fitted, codes = train(rows, start, codes, run, max_iter, "gk-means")
-        D = fitted.D[0].astype(np.float64) / rows.frame.scale
-        D[0] += rows.frame.shift
-        self.dictionaries_ = np.ascontiguousarray(D, np.float32)
-        self.codes_ = codes
-        self.shift_, self.scale_ = rows.frame.shift, rows.frame.scale
-        self.stages_ = tuple(stages)
-        self.history_ = np.array(run.history)
-        self.n_iter_ = len(run.history) - before
+        rng = generator(self.random_state)
+        with self._keeping_features():
+            data = check_X(self, X, reset=True)
+            self._check_init((C, K, data.shape[1]))
+            warn_about(data, K)
+            with Workers(n_jobs) as workers, Reporter("fit", self.verbose) as reporter:
+                rows = Rows(data, Frame.of(data, workers))
+                reporter.expect(self._iterations(C, data.shape[1], max_iter, init_iter))
+                run = Run(rows.energy(workers), order, tol, rng, workers, reporter)
+                start, codes, stages = self._start(rows, C, K, run, init_iter)
+                before = len(run.history)
+                fitted, codes = train(rows, start, codes, run, max_iter, "gk-means")
+        self._keep(fitted, codes, stages, rows.frame, run.history, len(run.history) - before)
         return self
 
-    def _given_start(self, shape: tuple[int, int, int]) -> Floats | None:
-        """``init`` as an array, or None where it is one of the names."""
+    def _keep(
+        self,
+        fitted: Dictionaries,
+        codes: Codes,
+        stages: list[Dictionaries],
+        frame: Frame,
+        history: list[float],
+        n_iter: int,
+    ) -> None:
+        """Set what a fit leaves."""
+        D = fitted.D[0].astype(np.float64) / frame.scale
+        D[0] += frame.shift
+        self.dictionaries_ = np.ascontiguousarray(D, np.float32)
+        self.codes_ = codes
+        self.shift_, self.scale_ = frame.shift, frame.scale
+        self.stages_ = tuple(stages)
+        self.history_ = np.array(history)
+        self.n_iter_ = n_iter
+
+    def _check_init(self, shape: tuple[int, int, int]) -> None:
         if isinstance(self.init, str):
             if self.init not in INITS:
                 raise ValueError(f"init={self.init!r} is unknown; use one of {', '.join(INITS)}, or an array")
-            return None
+        else:
+            self._given_start(shape, 1.0)
+
+    def _given_start(self, shape: tuple[int, int, int], scale: float) -> Floats:
+        """``init`` as an array."""
         if isinstance(self.init, AdditiveQuantizer):
             check_is_fitted(self.init)
-            return check_start(self.init.dictionaries_, shape)
-        return check_start(np.asarray(self.init), shape)
+            return check_start(self.init.dictionaries_, shape, scale)
+        return check_start(np.asarray(self.init), shape, scale)
 
-    def _iterations(self, C: int, P: int, max_iter: int, init_iter: int, given: Floats | None) -> int:
+    def _iterations(self, C: int, P: int, max_iter: int, init_iter: int) -> int:
         """Most iterations that the fit can take."""
-        parts = {"kmeans": C, "hierarchical": count_stages(C, P)} if given is None else {}
-        return max_iter + init_iter * parts.get(str(self.init) if given is None else "", 0)
+        parts = {"kmeans": C, "hierarchical": count_stages(C, P)}
+        return max_iter + init_iter * (parts.get(self.init, 0) if isinstance(self.init, str) else 0)
 
     def _start(
-        self, rows: Rows, C: int, K: int, run: Run, init_iter: int, given: Floats | None
+        self, rows: Rows, C: int, K: int, run: Run, init_iter: int
     ) -> tuple[Dictionaries, Codes | None, list[Dictionaries]]:
         """Dictionaries, codes where the start has them, and the stages to replay."""
-        if given is not None:
-            D = given.astype(np.float64)
+        if not isinstance(self.init, str):
+            D = self._given_start((C, K, rows.n_features), rows.frame.scale).astype(np.float64)
             D[0] -= rows.frame.shift
             return Dictionaries.single(D * rows.frame.scale), None, []
         if self.init == "random":
