@@ -18,16 +18,24 @@ from gkmeans import __version__, _core
 
 DATA = Path(os.environ.get("GKMEANS_DATA", Path(__file__).parents[2] / "shared" / "data"))
 RESULTS = Path(__file__).parents[1] / "results"
+LSQ = RESULTS / "lsq-photosift-64.faiss"
+
+
+def found(path: Path) -> Path:
+    """``path``, or the way to it."""
+    if not path.exists():
+        raise SystemExit(f"{path} is not there; set GKMEANS_DATA to the folder that holds photosift/ and mnist/")
+    return path
 
 
 def photosift(name: str) -> np.ndarray:
     """``learn``, ``base`` or ``query`` of photo SIFT, (n, 128) uint8."""
-    return np.fromfile(DATA / "photosift" / f"{name}.bvecs", np.uint8).reshape(-1, 132)[:, 4:]
+    return np.fromfile(found(DATA / "photosift" / f"{name}.bvecs"), np.uint8).reshape(-1, 132)[:, 4:]
 
 
 def mnist() -> np.ndarray:
     """The 60,000 training images of MNIST, (60000, 784) uint8, raw pixels."""
-    with gzip.open(DATA / "mnist" / "train-images-idx3-ubyte.gz") as file:
+    with gzip.open(found(DATA / "mnist" / "train-images-idx3-ubyte.gz")) as file:
         return np.frombuffer(file.read(), np.uint8, offset=16).reshape(-1, 784)
 
 

@@ -14,7 +14,7 @@ import faiss
 import numpy as np
 
 import gkmeans as gk
-from common import RESULTS, alternate, machine, median, photosift, relative_distortion, spread
+from common import LSQ, alternate, machine, median, photosift, relative_distortion, spread
 from gkmeans import _core
 from gkmeans._parallel import Workers, aligned, block_rows, spans
 from gkmeans._rows import Rows
@@ -23,14 +23,13 @@ from gkmeans.dictionaries import Tables
 
 
 def trained_lsq(learn: np.ndarray) -> faiss.IndexLocalSearchQuantizer:
-    path = RESULTS / "lsq-photosift-64.faiss"
-    if path.exists():
-        return faiss.read_index(str(path))
+    if LSQ.exists():
+        return faiss.read_index(str(LSQ))
     print("training Faiss's LSQ …", flush=True)
     index = faiss.IndexLocalSearchQuantizer(128, 8, 8)
     index.train(learn)
-    path.parent.mkdir(exist_ok=True)
-    faiss.write_index(index, str(path))
+    LSQ.parent.mkdir(exist_ok=True)
+    faiss.write_index(index, str(LSQ))
     return index
 
 

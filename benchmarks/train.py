@@ -16,7 +16,7 @@ import faiss
 import numpy as np
 
 import gkmeans as gk
-from common import machine, median, photosift, relative_distortion, spread
+from common import LSQ, machine, median, photosift, relative_distortion, spread
 
 
 class Clock(logging.Handler):
@@ -55,10 +55,13 @@ def main() -> None:
     floats = learn.astype(np.float32)
     faiss_seconds, reached = [], {1: [], 2: []}
     for seed in range(options.repeats):
-        lsq = faiss.LocalSearchQuantizer(128, 8, 8)
+        index = faiss.IndexLocalSearchQuantizer(128, 8, 8)
+        lsq = index.lsq
         start = time.perf_counter()
-        lsq.train(floats)
+        index.train(floats)
         faiss_seconds.append(time.perf_counter() - start)
+        LSQ.parent.mkdir(exist_ok=True)
+        faiss.write_index(index, str(LSQ))  # encode.py uses it again
         goal = relative_distortion(learn, lsq.decode(lsq.compute_codes(floats)))
         print(f"Faiss LSQ {faiss_seconds[-1]:7.1f} s, training distortion {100 * goal:.3f}", flush=True)
         for order in (1, 2):
