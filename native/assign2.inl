@@ -15,12 +15,14 @@ static inline void subtract(int Kp, const float* v, const float* row, float* out
     for (int k = 0; k < Kp; k += kLanes) store(out + k, load(v + k) - load(row + k));
 }
 
-// out[g] = the least of group g of d, +inf for groups past the end; returns the least of all.
-static inline float group_minima(const Tables& t, const float* d, float* out) {
-    if (t.Kp == kGroups * 16) {
-        least_of_sixteens(d, out);
+// d = v - row; out[g] = the least of group g of d, +inf for groups past the end; returns the least of all.
+template <bool kFull>
+static inline float subtract_groups(const Tables& t, const float* v, const float* row, float* d, float* out) {
+    if (kFull) {
+        subtract_sixteens(v, row, d, out);
         return least_of(out, kGroups);
     }
+    subtract(t.Kp, v, row, d);
     for (int g = 0; g < kGroups; ++g) out[g] = __builtin_inff();
     for (int g = 0; g * t.width < t.Kp; ++g) {
         const int end = (g + 1) * t.width < t.Kp ? (g + 1) * t.width : t.Kp;
@@ -80,22 +82,27 @@ static inline int index_of_sum(int Kp, float a, const float* d, const float* row
     return 0;
 }
 
-// The best pair (j, k) for costs a[j] = v[j] - own[j] of b's codewords and d[k] of c's; *j and *k come in as
-// the present pair and stay on ties. Candidates are listed first and worked on after, so that few branches
-// depend on data.
+// The best pair (j, k) for row i's dictionaries b and c, whose codes are *j and *k and stay on ties; d holds
+// Kp floats. The costs are a[j] of b's codewords and d[k] of c's, each without the other's part. Candidates
+// are listed first and worked on after, so that few branches depend on data. kFull: 16 groups of 16 columns,
+// as with K = 256.
 template <bool kFull>
-static inline bool best_pair(const Tables& t, int b, int c, const float* v, const float* own, const float* d,
+static inline bool best_pair(const Tables& t, int b, int c, const float* Vb, const float* Vc, float* d,
                              Candidates list, int* j, int* k) {
     alignas(64) float d_minima[kGroups];
     int items[kRowsAtOnce * kGroups + kGroups];
-    const Vec least_d = splat(group_minima(t, d, d_minima));
+    const float* v = Vb;
+    const float* own = t.row(b, c, *k);
+    const Vec least_d = splat(subtract_groups<kFull>(t, Vc, t.row(c, b, *j), d, d_minima));
     const float* T = t.row(c, b, 0);
     const float* rowmin = t.row_minima(c, b);
     float best = (v[*j] - own[*j]) + (d[*k] + T[static_cast<std::size_t>(*j) * t.Kp + *k]);
     Vec limit = splat(best);
     int winner = -1;
     list.count = 0;
-    for (int r = 0; r < t.Kp; r += kLanes) {  // rows past K cost +inf and are never below the limit
+    const int Kp = kFull ? 256 : t.Kp;
+#pragma GCC unroll 4
+    for (int r = 0; r < Kp; r += kLanes) {  // rows past K cost +inf and are never below the limit
         const Vec a = load(v + r) - load(own + r);
         const unsigned open = lanes_below(a + (least_d + load(rowmin + r)), limit);
         list_values(open, a, list.a + list.count);
@@ -151,10 +158,10 @@ static void order2(const Tables& t, int n, float* V, Code* codes, void* work, co
             Code* code = code_of(t, codes, i);
             refresh(t, s, i, b, code, at(t, V, i, b));
             refresh(t, s, i, c, code, at(t, V, i, c));
-            subtract(t.Kp, at(t, V, i, c), t.row(c, b, code[b]), d);
             int j = code[b], k = code[c];
-            if (full ? best_pair<true>(t, b, c, at(t, V, i, b), t.row(b, c, code[c]), d, list, &j, &k)
-                     : best_pair<false>(t, b, c, at(t, V, i, b), t.row(b, c, code[c]), d, list, &j, &k)) {
+            const float *Vb = at(t, V, i, b), *Vc = at(t, V, i, c);
+            if (full ? best_pair<true>(t, b, c, Vb, Vc, d, list, &j, &k)
+                     : best_pair<false>(t, b, c, Vb, Vc, d, list, &j, &k)) {
                 code[b] = static_cast<Code>(j);
                 code[c] = static_cast<Code>(k);
                 s.clean[i] = 0;

@@ -58,7 +58,7 @@ static std::unique_ptr<void, Free> allocate(std::size_t bytes) {
 }
 
 // Rows whose costs are worked on together: few enough for L2, enough to share the rows of T.
-constexpr int kBatch = 256;
+constexpr int kBatch = 64;
 constexpr std::size_t kSeenCodes = 1 << 22;  // of n C^2 that a batch may keep
 
 static void assign(Out<float, 3> V, In<float, 4> T, In<float, 2> N, In<float, 3> rowmin,

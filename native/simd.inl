@@ -98,14 +98,17 @@ static inline void list_values(unsigned mask, Vec values, float* out) {
 #endif
 }
 
-// out[g] = the least of values[16 g … 16 g + 15] for g below 16.
-static inline void least_of_sixteens(const float* values, float* out) {
+// d = v - row for 256 values; out[g] = the least of d[16 g ... 16 g + 15].
+static inline void subtract_sixteens(const float* v, const float* row, float* d, float* out) {
 #if defined(__AVX512F__)
     // Four rounds, each folding two registers into one; the last permutation puts the groups in order.
-    Vec m[8];
+    Vec m[16];
+    for (int g = 0; g < 16; ++g) {
+        m[g] = load(v + 16 * g) - load(row + 16 * g);
+        store(d + 16 * g, m[g]);
+    }
     for (int g = 0; g < 8; ++g) {
-        const Vec a = load(values + 16 * g), b = load(values + 16 * (g + 8));
-        m[g] = least(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xEE));
+        m[g] = least(_mm512_shuffle_f32x4(m[g], m[g + 8], 0x44), _mm512_shuffle_f32x4(m[g], m[g + 8], 0xEE));
     }
     for (int g = 0; g < 4; ++g) {
         m[g] = least(_mm512_shuffle_f32x4(m[g], m[g + 4], 0x88), _mm512_shuffle_f32x4(m[g], m[g + 4], 0xDD));
@@ -118,8 +121,12 @@ static inline void least_of_sixteens(const float* values, float* out) {
     store(out, _mm512_permutexvar_ps(order, all));
 #else
     for (int g = 0; g < 16; ++g) {
-        Vec m = load(values + 16 * g);
-        for (int k = kLanes; k < 16; k += kLanes) m = least(m, load(values + 16 * g + k));
+        Vec m = splat(__builtin_inff());
+        for (int k = 16 * g; k < 16 * g + 16; k += kLanes) {
+            const Vec x = load(v + k) - load(row + k);
+            store(d + k, x);
+            m = least(m, x);
+        }
         out[g] = least_lane(m);
     }
 #endif
