@@ -129,8 +129,10 @@ static inline bool best_pair(const Tables& t, int b, int c, const float* Vb, con
 // Asks for what a visit of the pair (b, c) will read of row i.
 template <int kLocality>
 static inline void ask(const Tables& t, int i, int b, int c, float* V, const Code* code) {
-    prefetch<kLocality>(at(t, V, i, b), t.Kp);
-    prefetch<kLocality>(at(t, V, i, c), t.Kp);
+    if (kLocality == kNear) {  // V is in L2 as it is
+        prefetch<kLocality>(at(t, V, i, b), t.Kp);
+        prefetch<kLocality>(at(t, V, i, c), t.Kp);
+    }
     prefetch<kLocality>(t.row(b, c, code[c]), t.Kp);
     prefetch<kLocality>(t.row(c, b, code[b]), t.Kp);
 }

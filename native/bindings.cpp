@@ -57,8 +57,9 @@ static std::unique_ptr<void, Free> allocate(std::size_t bytes) {
     return std::unique_ptr<void, Free>(p);
 }
 
-// Rows whose costs are worked on together: few enough for L2, enough to share the rows of T.
-constexpr int kBatch = 64;
+// Rows whose costs are worked on together. Order 1 shares the part of T that a dictionary needs between many
+// rows; higher orders want the costs themselves to stay in L2.
+constexpr int kBatchOrder1 = 512, kBatch = 64;
 constexpr std::size_t kSeenCodes = 1 << 22;  // of n C^2 that a batch may keep
 
 static void assign(Out<float, 3> V, In<float, 4> T, In<float, 2> N, In<float, 3> rowmin,
@@ -78,7 +79,8 @@ static void assign(Out<float, 3> V, In<float, 4> T, In<float, 2> N, In<float, 3>
     require(codes.shape(0) == V.shape(0) && codes.shape(1) == T.shape(0), "codes must have shape (n, C)");
     require(order >= 0 && order <= C && order <= kMaxOrder, "order must be from 0 to C, and at most 64");
     require(stop.shape(0) == 1, "stop must have shape (1,)");
-    require(batch >= 1, "batch must be at least 1");
+    require(batch >= 0, "batch must be at least 1, or 0 for the default");
+    if (batch == 0) batch = order <= 1 ? kBatchOrder1 : kBatch;
     if (!start) check_codes(codes, K);
     while (batch > 1 && static_cast<std::size_t>(batch) * C * C > kSeenCodes) batch /= 2;
     const Kernels& kernels = at_level(level);
@@ -165,8 +167,7 @@ NB_MODULE(_core, m) {
         return nb::arg(name).noconvert();
     };  // a converted copy would be lost
     m.def("assign", &assign, array("V"), array("T"), array("N"), array("rowmin"), array("groupmin"),
-          array("codes"), nb::arg("order"), nb::arg("start"), array("stop"), level,
-          nb::arg("batch") = kBatch);
+          array("codes"), nb::arg("order"), nb::arg("start"), array("stop"), level, nb::arg("batch") = 0);
     m.def("nearest", &nearest, array("V"), array("N"), array("codes"), level);
     m.def("decode", &decode, array("D"), array("codes"), array("out"), level);
     m.def("errors", &errors, array("X"), array("D"), array("codes"), array("out"), level);

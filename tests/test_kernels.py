@@ -202,6 +202,6 @@ def test_bindings_refuse_what_does_not_fit(rng, workers):
     with pytest.raises(ValueError, match="V must have shape"):
         _core.assign(V[:, :, :8].copy(), *arrays, good, 1, True, STOP)
     with pytest.raises(ValueError, match="batch"):
-        _core.assign(V, *arrays, good, 1, True, STOP, None, 0)
+        _core.assign(V, *arrays, good, 1, True, STOP, None, -1)
     with pytest.raises(TypeError):
         _core.decode(D.astype(float), good, np.empty((5, 4), np.float32))
