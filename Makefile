@@ -12,7 +12,46 @@ demo: $(VENV)/installed
 test: $(VENV)/installed-dev
 	$(BIN)/python -m pytest
 
-lint: $(VENV)/installed-dev $(VENV)/installed-faiss: $(VENV)/installed-%: $(VENV)/bin/python $(NATIVE)
+lint: $(VENV)/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror native/*
+
+format: $(VENV)/installed-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i native/*
+
+# Needs the data sets under GKMEANS_DATA; about a quarter of an hour, most of it Faiss's training.
+bench: $(VENV)/installed-faiss
+	$(BIN)/python benchmarks/train.py
+	$(BIN)/python benchmarks/encode.py
+	$(BIN)/python benchmarks/memory.py
+
+# All of MNIST at three lengths and two orders: about half an hour.
+mnist: $(VENV)/installed
+	$(BIN)/python benchmarks/mnist.py
+
+# The kernels under the address and undefined-behaviour sanitizers, in an environment of its own.
+sanitize:
+	$(PYTHON) -m venv .venv-sanitize
+	.venv-sanitize/bin/python -m pip install -q -U pip
+	.venv-sanitize/bin/python -m pip install -q -Cbuild-dir=build/sanitize -Ccmake.define.GKMEANS_SANITIZE=ON -e ".[test]"
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
+	ASAN_OPTIONS=detect_leaks=0 \
+	.venv-sanitize/bin/python -m pytest -p no:cacheprovider tests -m native
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q -U pip
+
+$(VENV)/installed: $(VENV)/bin/python $(NATIVE)
+	@echo "Building gkmeans and installing what it needs (about half a minute) ..."
+	$(BIN)/python -m pip install -q -e .
+	touch $@
+
+$(VENV)/installed-dev $(VENV)/installed-faiss: $(VENV)/installed-%: $(VENV)/bin/python $(NATIVE)
 	@echo "Building gkmeans and installing what it needs (about half a minute) ..."
 	$(BIN)/python -m pip install -q -e ".[$*]"
 	touch $(VENV)/installed $@
