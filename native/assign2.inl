@@ -91,19 +91,18 @@ static inline bool best_pair(const Tables& t, int b, int c, const float* Vb, con
                              Candidates list, int* j, int* k) {
     alignas(64) float d_minima[kGroups];
     int items[kRowsAtOnce * kGroups + kGroups];
-    const float* v = Vb;
     const float* own = t.row(b, c, *k);
     const Vec least_d = splat(subtract_groups<kFull>(t, Vc, t.row(c, b, *j), d, d_minima));
     const float* T = t.row(c, b, 0);
     const float* rowmin = t.row_minima(c, b);
-    float best = (v[*j] - own[*j]) + (d[*k] + T[static_cast<std::size_t>(*j) * t.Kp + *k]);
+    float best = (Vb[*j] - own[*j]) + (d[*k] + T[static_cast<std::size_t>(*j) * t.Kp + *k]);
     Vec limit = splat(best);
     int winner = -1;
     list.count = 0;
     const int Kp = kFull ? 256 : t.Kp;
 #pragma GCC unroll 4
     for (int r = 0; r < Kp; r += kLanes) {  // rows past K cost +inf and are never below the limit
-        const Vec a = load(v + r) - load(own + r);
+        const Vec a = load(Vb + r) - load(own + r);
         const unsigned open = lanes_below(a + (least_d + load(rowmin + r)), limit);
         list_values(open, a, list.a + list.count);
         list.count += list_lanes(open, r, list.rows + list.count);
