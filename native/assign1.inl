@@ -8,8 +8,6 @@
 namespace gkmeans {
 namespace GKMEANS_LEVEL {
 
-constexpr int kVectors = 5;  // of Kp floats that order 2 works in
-
 struct Scratch {
     float* vectors;        // (kVectors, Kp)
     const float** now;     // (C)
@@ -37,18 +35,15 @@ static inline Scratch carve(const Tables& t, int n, void* work) {
 }
 
 // Rows of V and T lie a page and more apart, where the hardware does not look ahead: they are asked for
-// kAhead rows before their turn into L2, which takes many requests at once, and one row before into L1
-// (kNear). Asking past the end of an array does no harm.
+// kAhead rows before their turn, into L2. Asking past the end of an array does no harm.
 constexpr int kAhead = 6;
-constexpr int kFar = 2, kNear = 3;
 
-template <int kLocality>
 static inline void prefetch(const float* p, int Kp) {
     for (int k = 0; k < Kp; k += 64) {
-        __builtin_prefetch(p + k, 0, kLocality);
-        __builtin_prefetch(p + k + 16, 0, kLocality);
-        __builtin_prefetch(p + k + 32, 0, kLocality);
-        __builtin_prefetch(p + k + 48, 0, kLocality);
+        __builtin_prefetch(p + k, 0, 2);
+        __builtin_prefetch(p + k + 16, 0, 2);
+        __builtin_prefetch(p + k + 32, 0, 2);
+        __builtin_prefetch(p + k + 48, 0, 2);
     }
 }
 
@@ -85,7 +80,7 @@ static void from_residuals(const Tables& t, int n, float* V, Code* codes, void* 
     for (int i = 0; i < n; ++i) {
         const Code* code = code_of(t, codes, i);
         for (int c = 0; c < t.C; ++c) {
-            if (i + 2 < n) prefetch<kFar>(t.row(c, c, code[2 * t.C + c]), t.Kp);
+            if (i + 2 < n) prefetch(t.row(c, c, code[2 * t.C + c]), t.Kp);
             float* v = at(t, V, i, c);
             const float* N = t.half_norms(c);
             const float* own = t.row(c, c, code[c]);
@@ -193,8 +188,8 @@ static inline int stale(const Tables& t, const Scratch& s, int i, int c, const C
 static inline void prefetch_stale(const Tables& t, const Scratch& s, int i, int c, const Code* code) {
     const int m = stale(t, s, i, c, code);
     for (int r = 0; r < m; ++r) {
-        prefetch<kFar>(s.now[r], t.Kp);
-        prefetch<kFar>(s.before[r], t.Kp);
+        prefetch(s.now[r], t.Kp);
+        prefetch(s.before[r], t.Kp);
     }
 }
 
@@ -228,7 +223,7 @@ static void order1(const Tables& t, int n, float* V, Code* codes, void* work) {
             if (a + kAhead < left) {
                 const int next = s.active[a + kAhead];
                 prefetch_stale(t, s, next, c, code_of(t, codes, next));
-                prefetch<kFar>(at(t, V, next, c), t.Kp);
+                prefetch(at(t, V, next, c), t.Kp);
             }
             Code* code = code_of(t, codes, i);
             float* v = at(t, V, i, c);

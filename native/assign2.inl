@@ -10,164 +10,194 @@
 namespace gkmeans {
 namespace GKMEANS_LEVEL {
 
-// out = v - row.
-static inline void subtract(int Kp, const float* v, const float* row, float* out) {
-    for (int k = 0; k < Kp; k += kLanes) store(out + k, load(v + k) - load(row + k));
-}
-
-// d = v - row; out[g] = the least of group g of d, +inf for groups past the end; returns the least of all.
+// out[g] = the least of group g of v - row, +inf for groups past the end; returns the least of all.
 template <bool kFull>
-static inline float subtract_groups(const Tables& t, const float* v, const float* row, float* d, float* out) {
-    if (kFull) {
-        subtract_sixteens(v, row, d, out);
-        return least_of(out, kGroups);
-    }
-    subtract(t.Kp, v, row, d);
+static inline float subtract_groups(const Tables& t, const float* v, const float* row, float* out) {
+    if (kFull) return subtract_sixteens(v, row, out);
     for (int g = 0; g < kGroups; ++g) out[g] = __builtin_inff();
     for (int g = 0; g * t.width < t.Kp; ++g) {
         const int end = (g + 1) * t.width < t.Kp ? (g + 1) * t.width : t.Kp;
-        out[g] = least_of(d + g * t.width, end - g * t.width);
+        Vec m = splat(__builtin_inff());
+        for (int k = g * t.width; k < end; k += kLanes) m = least(m, load(v + k) - load(row + k));
+        out[g] = least_lane(m);
     }
     return least_of(out, kGroups);
 }
 
-// Rows that are looked at between two looks at the limit.
-constexpr int kRowsAtOnce = 32;
+// A pair (b, c) and the rows that are worked on together. Each step runs over all of them before the next, so
+// that few branches depend on one row's data and the loads of several rows are under way at once.
+constexpr int kTogether = 8;
+constexpr int kItems = 256;  // groups listed before they are tried
 
-// The rows j of a pair that may beat the limit, and their costs a[j].
-struct Candidates {
-    int* rows;  // (Kp) and room for a register more
-    float* a;   // likewise
-    int count;
+struct Pair {
+    const Tables& t;
+    int b, c;
+    // Costs of row r's codewords: a = Vb - Tb of b's without c's part, d = Vc - Tc of c's without b's part.
+    const float *Vb[kTogether], *Tb[kTogether], *Vc[kTogether], *Tc[kTogether];
+    alignas(64) float minima[kTogether][kGroups];  // the least of each group of d
+    float least[kTogether];                        // of d
+    float best[kTogether];                         // the least cost of a pair so far
+    int winner[kTogether];                         // its candidate, or -1 while the present codes are best
+    // Candidates: row r and codeword j of b as r << 16 | j, and a[j], j's cost without c's part.
+    int* row_and_code;       // (kTogether Kp) and room for a register more
+    float* a;                // likewise
+    int end[kTogether + 1];  // candidates of row r are end[r] ... end[r + 1] - 1
 };
 
-// Lists, as x * kGroups + group, the groups of candidates [first, first + some) whose bound is below the
-// limit.
-static inline int open_groups(const Candidates& list, int first, int some, const float* d_minima,
-                              const float* groupmin, Vec limit, int* items) {
-    int found = 0;
-    for (int x = first; x < first + some; ++x) {
-        const Vec ax = splat(list.a[x]);
-        const float* T_minima = groupmin + static_cast<std::size_t>(list.rows[x]) * kGroups;
-        for (int g = 0; g < kGroups; g += kLanes) {
-            const unsigned open = lanes_below(ax + (load(d_minima + g) + load(T_minima + g)), limit);
-            found += list_lanes(open, x * kGroups + g, items + found);
+// Points row r at its costs, bounds d and takes the cost of its present codes j and k.
+template <bool kFull>
+static inline void prepare(Pair& p, int r, const float* Vb, const float* Vc, int j, int k) {
+    const float *Tb = p.t.row(p.b, p.c, k), *Tc = p.t.row(p.c, p.b, j);
+    p.Vb[r] = Vb, p.Tb[r] = Tb, p.Vc[r] = Vc, p.Tc[r] = Tc;
+    p.least[r] = subtract_groups<kFull>(p.t, Vc, Tc, p.minima[r]);
+    p.best[r] = (Vb[j] - Tb[j]) + ((Vc[k] - Tc[k]) + Tc[k]);
+    p.winner[r] = -1;
+}
+
+// Lists the codewords of b that may beat row r's best; those past K cost +inf and never do.
+template <bool kFull>
+static inline void list_candidates(Pair& p, int r) {
+    const float *Vb = p.Vb[r], *Tb = p.Tb[r];
+    const float* rowmin = p.t.row_minima(p.c, p.b);
+    const Vec limit = splat(p.best[r]), least_d = splat(p.least[r]);
+    const int Kp = kFull ? 256 : p.t.Kp;
+    int count = p.end[r];
+    Lanes each = lanes_from(r << 16);
+#pragma GCC unroll 4
+    for (int j = 0; j < Kp; j += kLanes, each = next_lanes(each)) {
+        const Vec a = load(Vb + j) - load(Tb + j);
+        const unsigned open = lanes_below(a + (least_d + load(rowmin + j)), limit);
+        list_values(open, a, p.a + count);
+        count += list_lanes(open, each, p.row_and_code + count);
+    }
+    p.end[r + 1] = count;
+}
+
+// Lists, as x * kGroups + group, the groups of candidates x, x + 1, ... of row r whose bound is below the
+// row's best, until `items` is full; returns the first candidate not looked at.
+static inline int open_groups(const Pair& p, int r, int x, int* items, int* found) {
+    const Vec limit = splat(p.best[r]);
+    const float* groupmin = p.t.group_minima(p.c, p.b);
+    int count = *found;
+    Lanes each = lanes_from(x * kGroups);
+    for (; x < p.end[r + 1] && count < kItems; ++x) {
+        const Vec a = splat(p.a[x]);
+        const float* T_minima = groupmin + static_cast<std::size_t>(p.row_and_code[x] & 0xffff) * kGroups;
+        for (int g = 0; g < kGroups; g += kLanes, each = next_lanes(each)) {
+            const unsigned open = lanes_below(a + (load(p.minima[r] + g) + load(T_minima + g)), limit);
+            count += list_lanes(open, each, items + count);
         }
     }
-    return found;
+    *found = count;
+    return x;
 }
 
-// Lane-wise least cost over one group of one candidate's row. kFull: 16 groups of 16 columns, as with K =
-// 256.
+// Lane-wise least cost over one group of one candidate. kFull: 16 groups of 16 columns, as with K = 256.
 template <bool kFull>
-static inline Vec least_costs(const Tables& t, const Candidates& list, int item, const float* d,
-                              const float* T) {
-    const int width = kFull ? 16 : t.width, Kp = kFull ? 256 : t.Kp;
-    const int x = static_cast<unsigned>(item) / kGroups,
-              start = static_cast<unsigned>(item) % kGroups * width;
+static inline Vec least_costs(const Pair& p, int item, const float* T) {
+    const int width = kFull ? 16 : p.t.width, Kp = kFull ? 256 : p.t.Kp;
+    const int x = item / kGroups, start = item % kGroups * width;
     const int end = kFull || start + width < Kp ? start + width : Kp;
-    const float* row = T + static_cast<std::size_t>(list.rows[x]) * Kp;
-    Vec m = load(d + start) + load(row + start);
-    for (int k = start + kLanes; k < end; k += kLanes) m = least(m, load(d + k) + load(row + k));
-    return splat(list.a[x]) + m;
+    const float* row = T + static_cast<std::size_t>(p.row_and_code[x] & 0xffff) * Kp;
+    const int r = p.row_and_code[x] >> 16;
+    const float *Vc = p.Vc[r], *Tc = p.Tc[r];
+    Vec m = (load(Vc + start) - load(Tc + start)) + load(row + start);
+    for (int k = start + kLanes; k < end; k += kLanes) {
+        m = least(m, (load(Vc + k) - load(Tc + k)) + load(row + k));
+    }
+    return splat(p.a[x]) + m;
 }
 
-// First k with a + (d[k] + row[k]) == x.
-static inline int index_of_sum(int Kp, float a, const float* d, const float* row, float x) {
-    const Vec va = splat(a), vx = splat(x);
-    for (int k = 0; k < Kp; k += kLanes) {
-        if (const unsigned mask = lanes_equal(va + (load(d + k) + load(row + k)), vx))
-            return k + __builtin_ctz(mask);
+// Tries the groups listed.
+template <bool kFull>
+static inline void try_groups(Pair& p, const int* items, int found) {
+    const float* T = p.t.row(p.c, p.b, 0);
+    for (int y = 0; y < found; ++y) {
+        const Vec cost = least_costs<kFull>(p, items[y], T);
+        const int x = items[y] / kGroups, r = p.row_and_code[x] >> 16;
+        if (lanes_below(cost, splat(p.best[r]))) {
+            p.best[r] = least_lane(cost);
+            p.winner[r] = x;
+        }
+    }
+}
+
+// Tries every candidate, some groups at a time, because each success closes groups not yet listed.
+template <bool kFull>
+static inline void try_candidates(Pair& p, int some) {
+    int items[kItems + 2 * kGroups], found = 0;
+    for (int r = 0; r < some; ++r) {
+        for (int x = p.end[r]; x < p.end[r + 1];) {
+            x = open_groups(p, r, x, items, &found);
+            if (found >= kItems) try_groups<kFull>(p, items, found), found = 0;
+        }
+    }
+    try_groups<kFull>(p, items, found);
+}
+
+// The codeword k of c that, with row r's winner, has the least cost; the first one.
+static inline int partner(const Pair& p, int r) {
+    const float *Vc = p.Vc[r], *Tc = p.Tc[r];
+    const float* row = p.t.row(p.c, p.b, p.row_and_code[p.winner[r]] & 0xffff);
+    const Vec a = splat(p.a[p.winner[r]]), best = splat(p.best[r]);
+    for (int k = 0; k < p.t.Kp; k += kLanes) {
+        const Vec cost = a + ((load(Vc + k) - load(Tc + k)) + load(row + k));
+        if (const unsigned mask = lanes_equal(cost, best)) return k + __builtin_ctz(mask);
     }
     return 0;
 }
 
-// The best pair (j, k) for row i's dictionaries b and c, whose codes are *j and *k and stay on ties; d holds
-// Kp floats. The costs are a[j] of b's codewords and d[k] of c's, each without the other's part. Candidates
-// are listed first and worked on after, so that few branches depend on data. kFull: 16 groups of 16 columns,
-// as with K = 256.
+// The best pair for each of `some` rows, whose present codes stay on ties; true in changed[r] where they did
+// not.
 template <bool kFull>
-static inline bool best_pair(const Tables& t, int b, int c, const float* Vb, const float* Vc, float* d,
-                             Candidates list, int* j, int* k) {
-    alignas(64) float d_minima[kGroups];
-    int items[kRowsAtOnce * kGroups + kGroups];
-    const float* own = t.row(b, c, *k);
-    const Vec least_d = splat(subtract_groups<kFull>(t, Vc, t.row(c, b, *j), d, d_minima));
-    const float* T = t.row(c, b, 0);
-    const float* rowmin = t.row_minima(c, b);
-    float best = (Vb[*j] - own[*j]) + (d[*k] + T[static_cast<std::size_t>(*j) * t.Kp + *k]);
-    Vec limit = splat(best);
-    int winner = -1;
-    list.count = 0;
-    const int Kp = kFull ? 256 : t.Kp;
-#pragma GCC unroll 4
-    for (int r = 0; r < Kp; r += kLanes) {  // rows past K cost +inf and are never below the limit
-        const Vec a = load(Vb + r) - load(own + r);
-        const unsigned open = lanes_below(a + (least_d + load(rowmin + r)), limit);
-        list_values(open, a, list.a + list.count);
-        list.count += list_lanes(open, r, list.rows + list.count);
+static inline void best_pairs(Pair& p, int some, const int* rows, float* V, Code* codes, bool* changed) {
+    const Tables& t = p.t;
+    for (int r = 0; r < some; ++r) {
+        const Code* code = code_of(t, codes, rows[r]);
+        prepare<kFull>(p, r, at(t, V, rows[r], p.b), at(t, V, rows[r], p.c), code[p.b], code[p.c]);
     }
-    for (int x = 0; x < list.count; x += kRowsAtOnce) {
-        const int some = list.count - x < kRowsAtOnce ? list.count - x : kRowsAtOnce;
-        const int found = open_groups(list, x, some, d_minima, t.group_minima(c, b), limit, items);
-        for (int y = 0; y < found; ++y) {
-            const Vec cost = least_costs<kFull>(t, list, items[y], d, T);
-            if (lanes_below(cost, limit)) {
-                best = least_lane(cost);
-                winner = items[y] / kGroups;
-                limit = splat(best);
-            }
-        }
+    p.end[0] = 0;
+    for (int r = 0; r < some; ++r) list_candidates<kFull>(p, r);
+    try_candidates<kFull>(p, some);
+    for (int r = 0; r < some; ++r) {
+        changed[r] = p.winner[r] >= 0;
+        if (!changed[r]) continue;
+        Code* code = code_of(t, codes, rows[r]);
+        const int k = partner(p, r);
+        code[p.b] = static_cast<Code>(p.row_and_code[p.winner[r]] & 0xffff);
+        code[p.c] = static_cast<Code>(k);
     }
-    if (winner < 0) return false;
-    *j = list.rows[winner];
-    *k = index_of_sum(t.Kp, list.a[winner], d, T + static_cast<std::size_t>(*j) * t.Kp, best);
-    return true;
-}
-
-// Asks for what a visit of the pair (b, c) will read of row i.
-template <int kLocality>
-static inline void ask(const Tables& t, int i, int b, int c, float* V, const Code* code) {
-    if (kLocality == kNear) {  // V is in L2 as it is
-        prefetch<kLocality>(at(t, V, i, b), t.Kp);
-        prefetch<kLocality>(at(t, V, i, c), t.Kp);
-    }
-    prefetch<kLocality>(t.row(b, c, code[c]), t.Kp);
-    prefetch<kLocality>(t.row(c, b, code[b]), t.Kp);
 }
 
 static void order2(const Tables& t, int n, float* V, Code* codes, void* work, const volatile int* stop) {
     const Scratch s = carve(t, n, work);
-    float* d = s.vectors;
-    const Candidates list{reinterpret_cast<int*>(d + t.Kp), d + 2 * t.Kp + kPad, 0};
+    Pair p{t, 0, 0};
+    p.row_and_code = reinterpret_cast<int*>(s.vectors);
+    p.a = s.vectors + static_cast<std::size_t>(kTogether) * t.Kp + kPad;
     const int pairs = t.C == 2 ? 1 : t.C;
-    const bool full = t.Kp == 256;
     int left = n;
     for (int visit = 0; left > 0 && visit < kMaxSweeps * pairs && !*stop; ++visit) {
-        const int b = visit % pairs, c = (b + 1) % t.C;
+        p.b = visit % pairs, p.c = (p.b + 1) % t.C;
         int kept = 0;
-        for (int x = 0; x < left; ++x) {
-            const int i = s.active[x];
-            if (x + kAhead < left) {
-                const int next = s.active[x + kAhead];
-                const Code* its = code_of(t, codes, next);
-                ask<kFar>(t, next, b, c, V, its);
-                prefetch_stale(t, s, next, b, its);
-                prefetch_stale(t, s, next, c, its);
+        for (int x = 0; x < left; x += kTogether) {
+            const int some = left - x < kTogether ? left - x : kTogether;
+            int rows[kTogether];
+            bool changed[kTogether];
+            for (int r = 0; r < some; ++r) {
+                const int i = rows[r] = s.active[x + r];
+                const Code* code = code_of(t, codes, i);
+                refresh(t, s, i, p.b, code, at(t, V, i, p.b));
+                refresh(t, s, i, p.c, code, at(t, V, i, p.c));
             }
-            if (x + 1 < left) ask<kNear>(t, s.active[x + 1], b, c, V, code_of(t, codes, s.active[x + 1]));
-            Code* code = code_of(t, codes, i);
-            refresh(t, s, i, b, code, at(t, V, i, b));
-            refresh(t, s, i, c, code, at(t, V, i, c));
-            int j = code[b], k = code[c];
-            const float *Vb = at(t, V, i, b), *Vc = at(t, V, i, c);
-            if (full ? best_pair<true>(t, b, c, Vb, Vc, d, list, &j, &k)
-                     : best_pair<false>(t, b, c, Vb, Vc, d, list, &j, &k)) {
-                code[b] = static_cast<Code>(j);
-                code[c] = static_cast<Code>(k);
-                s.clean[i] = 0;
+            if (t.Kp == 256) {
+                best_pairs<true>(p, some, rows, V, codes, changed);
+            } else {
+                best_pairs<false>(p, some, rows, V, codes, changed);
             }
-            if (++s.clean[i] < pairs) s.active[kept++] = i;
+            for (int r = 0; r < some; ++r) {
+                if (changed[r]) s.clean[rows[r]] = 0;
+                if (++s.clean[rows[r]] < pairs) s.active[kept++] = rows[r];
+            }
         }
         left = kept;
     }

@@ -97,6 +97,11 @@ static inline float least_sum(int Kp, const float* a, const float* b) {
     return least_lane(m);
 }
 
+// out = v - row.
+static inline void subtract(int Kp, const float* v, const float* row, float* out) {
+    for (int k = 0; k < Kp; k += kLanes) store(out + k, load(v + k) - load(row + k));
+}
+
 // Re-chooses the group's codes of one row of V. True when a code changed.
 static bool assign_group(Group& g, const Scratch& s, int row, float* V, Code* code) {
     const Tables& t = g.t;

@@ -58,8 +58,8 @@ static std::unique_ptr<void, Free> allocate(std::size_t bytes) {
 }
 
 // Rows whose costs are worked on together. Order 1 shares the part of T that a dictionary needs between many
-// rows; higher orders want the costs themselves to stay in L2.
-constexpr int kBatchOrder1 = 512, kBatch = 64;
+// rows; higher orders want the costs themselves to stay near.
+constexpr int kBatchOrder1 = 512, kBatch = 16;
 constexpr std::size_t kSeenCodes = 1 << 22;  // of n C^2 that a batch may keep
 
 static void assign(Out<float, 3> V, In<float, 4> T, In<float, 2> N, In<float, 3> rowmin,

@@ -11,6 +11,7 @@ namespace gkmeans {
 using Code = std::uint16_t;
 constexpr int kPad = 16;       // floats; one 512-bit register, the widest level's step
 constexpr int kGroups = 16;    // groups of columns that a row of T is bounded by
+constexpr int kVectors = 18;   // of Kp floats that order 2 works in
 constexpr int kMaxOrder = 64;  // dictionaries assigned jointly; far beyond what can be searched
 
 // The dictionaries as the assignment sees them (Eq. 8).
@@ -70,7 +71,7 @@ struct Kernels {
 // ones add.
 inline std::size_t workspace(int C, int Kp, int n, int m) {
     const std::size_t shared =
-        (5 * Kp * sizeof(float) + 2 * C * sizeof(float*) +
+        (kVectors * Kp * sizeof(float) + 2 * C * sizeof(float*) +
          static_cast<std::size_t>(n) * (2 * sizeof(int) + C * sizeof(float) + C * C * sizeof(Code)) + 63) /
         64 * 64;
     return m <= 2 ? shared : shared + 2 * static_cast<std::size_t>(m) * m * Kp * sizeof(float);

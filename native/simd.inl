@@ -72,17 +72,29 @@ static inline unsigned lanes_below(Vec a, Vec b) { return lane_bits(vcltq_f32(a,
 #endif
 // Vec has + and - by the compiler's vector extension.
 
-// Writes first + lane for every lane in the mask; returns how many. Up to kLanes entries past those are
-// overwritten.
-static inline int list_lanes(unsigned mask, int first, int* out) {
+// The number of each lane, for lists of lanes.
 #if defined(__AVX512F__)
-    const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    const __m512i all = _mm512_add_epi32(lanes, _mm512_set1_epi32(first));
-    _mm512_storeu_si512(out, _mm512_maskz_compress_epi32(static_cast<__mmask16>(mask), all));
+using Lanes = __m512i;
+static inline Lanes lanes_from(int first) {
+    const __m512i each = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    return _mm512_add_epi32(each, _mm512_set1_epi32(first));
+}
+static inline Lanes next_lanes(Lanes lanes) { return _mm512_add_epi32(lanes, _mm512_set1_epi32(kLanes)); }
+#else
+using Lanes = int;
+static inline Lanes lanes_from(int first) { return first; }
+static inline Lanes next_lanes(Lanes lanes) { return lanes + kLanes; }
+#endif
+
+// Writes the number of every lane in the mask; returns how many. Up to kLanes entries past those are
+// overwritten.
+static inline int list_lanes(unsigned mask, Lanes lanes, int* out) {
+#if defined(__AVX512F__)
+    _mm512_storeu_si512(out, _mm512_maskz_compress_epi32(static_cast<__mmask16>(mask), lanes));
     return __builtin_popcount(mask);
 #else
     int count = 0;
-    for (; mask; mask &= mask - 1) out[count++] = first + __builtin_ctz(mask);
+    for (; mask; mask &= mask - 1) out[count++] = lanes + __builtin_ctz(mask);
     return count;
 #endif
 }
@@ -98,15 +110,12 @@ static inline void list_values(unsigned mask, Vec values, float* out) {
 #endif
 }
 
-// d = v - row for 256 values; out[g] = the least of d[16 g ... 16 g + 15].
-static inline void subtract_sixteens(const float* v, const float* row, float* d, float* out) {
+// out[g] = the least of v - row over columns 16 g ... 16 g + 15 of 256; returns the least of all.
+static inline float subtract_sixteens(const float* v, const float* row, float* out) {
 #if defined(__AVX512F__)
     // Four rounds, each folding two registers into one; the last permutation puts the groups in order.
     Vec m[16];
-    for (int g = 0; g < 16; ++g) {
-        m[g] = load(v + 16 * g) - load(row + 16 * g);
-        store(d + 16 * g, m[g]);
-    }
+    for (int g = 0; g < 16; ++g) m[g] = load(v + 16 * g) - load(row + 16 * g);
     for (int g = 0; g < 8; ++g) {
         m[g] = least(_mm512_shuffle_f32x4(m[g], m[g + 8], 0x44), _mm512_shuffle_f32x4(m[g], m[g + 8], 0xEE));
     }
@@ -119,16 +128,16 @@ static inline void subtract_sixteens(const float* v, const float* row, float* d,
     const Vec all = least(_mm512_shuffle_ps(m[0], m[1], 0x88), _mm512_shuffle_ps(m[0], m[1], 0xDD));
     const __m512i order = _mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15);
     store(out, _mm512_permutexvar_ps(order, all));
+    return least_lane(all);
 #else
+    Vec low = splat(__builtin_inff());
     for (int g = 0; g < 16; ++g) {
         Vec m = splat(__builtin_inff());
-        for (int k = 16 * g; k < 16 * g + 16; k += kLanes) {
-            const Vec x = load(v + k) - load(row + k);
-            store(d + k, x);
-            m = least(m, x);
-        }
+        for (int k = 16 * g; k < 16 * g + 16; k += kLanes) m = least(m, load(v + k) - load(row + k));
         out[g] = least_lane(m);
+        low = least(low, m);
     }
+    return least_lane(low);
 #endif
 }
 
