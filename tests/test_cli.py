@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import gkmeans as gk
 from gkmeans import cli
 from gkmeans.baselines import product_quantization
-from gkmeans.datasets import Sample, load_sample
+from gkmeans.datasets import Dataset, load_sample
 
 METHODS = ["product quantization", *(f"gk-means ({order}, {init})" for order in (1, 2) for init in "rkh")]
 
@@ -99,6 +99,14 @@ def test_demo_shows_the_distortion_of_the_fit_and_of_a_fresh_encoding(rows, shor
         assert row[3] == pytest.approx(100 * est.relative_distortion(vectors[300:]), abs=0.006)
 
 
+def test_demo_reads_other_formats_than_npy(vectors, tmp_path):
+    rows = [np.int32(8).tobytes() + row.tobytes() for row in vectors]
+    (tmp_path / "small.fvecs").write_bytes(b"".join(rows))
+    learn, base = cli._vectors(tmp_path / "small.fvecs")
+    assert (learn == vectors[:300]).all()
+    assert (base == vectors[300:]).all()
+
+
 def test_help_names_the_commands_and_options():
     assert "demo" in run("--help").output
     text = run("demo", "--help").output
@@ -178,7 +186,7 @@ def sample():
 
 
 def test_demo_takes_the_sample_by_default(monkeypatch):
-    tiny = Sample(*(np.zeros((3, 2), np.uint8) for _ in range(4)))
+    tiny = Dataset("tiny", *(np.zeros((3, 2), np.uint8) for _ in range(4)))
     monkeypatch.setattr(cli, "load_sample", lambda: tiny)
     learn, base = cli._vectors(None)
     assert learn is tiny.learn

@@ -20,7 +20,7 @@ LINE = [
     *("_core", "_parallel", "_rows", "_progress", "_files", "dictionaries", "_validation", "assignment", "update"),
     *("rotation", "training", "initialization", "initialization.random", "initialization.kmeans"),
     *("initialization.hierarchical", "encoding", "estimators", "estimators.base", "estimators.group", "baselines"),
-    *("store", "datasets", "__init__", "cli"),
+    *("store", "_formats", "vectors", "_download", "datasets", "__init__", "cli"),
 ]
 
 

@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from . import vectors
+from ._files import FileError
 from ._validation import check_n_jobs, check_X
 from .baselines import product_quantization
 from .datasets import load_sample
@@ -43,7 +45,11 @@ class Result:
 @app.command()
 def demo(
     data: Annotated[
-        Path | None, typer.Option(help="A .npy file of vectors; the last third is the base. Default: the sample.")
+        Path | None,
+        typer.Option(
+            help="A file of vectors (.npy, .fvecs, .bvecs, idx, HDF5, Parquet); the last third is the base. Default: "
+            "the sample."
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of all fits.")] = 0,
     jobs: Annotated[int | None, typer.Option(help="Threads; all cores by default.")] = None,
@@ -54,6 +60,8 @@ def demo(
         for part in (learn, base):
             check_X(AdditiveQuantizer(), part, reset=True)
         _demo(learn, base, seed, check_n_jobs(jobs))
+    except (FileError, ImportError) as error:
+        raise typer.BadParameter(str(error)) from error
     except ValueError as error:
         raise typer.BadParameter(f"{data}: {error}" if data else str(error)) from error
 
@@ -96,13 +104,8 @@ def _vectors(data: Path | None) -> tuple[Rows, Rows]:
     if data is None:
         sample = load_sample()
         return sample.learn, sample.base
-    try:
-        X = np.load(data, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise ValueError(f"it cannot be read as a .npy array: {error}") from error
-    if not isinstance(X, np.ndarray):
-        raise ValueError("it is an archive of arrays; pass a .npy file with one array of vectors")
-    if X.ndim != 2 or X.dtype.kind not in "fiu" or len(X) < 3 or X.shape[1] < 1:
+    X = vectors.read(data)
+    if X.ndim != 2 or len(X) < 3:
         raise ValueError(f"it holds {X.dtype} of shape {X.shape}; vectors must be numbers of shape (n, P)")
     cut = len(X) * 2 // 3
     return X[:cut], X[cut:]

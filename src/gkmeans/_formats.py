@@ -1,0 +1,324 @@
+"""The layouts of vector files: each is checked before use, and memory-mapped where the layout can be.
+
+Every reader takes a path and gives an array of one or two dimensions, or raises ``FileError``.
+"""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import math
+import tokenize
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._files import FileError
+from ._parallel import spans
+
+Array = NDArray[Any]
+
+MAX_WIDTH = 2**19  # of a *vecs vector; below what any other format's first four bytes would say
+MAX_RATIO = 1032  # deflate makes nothing smaller than 1 : 1032
+_BLOCK = 2**22  # bytes looked at at once
+_BATCH = 2**13  # rows of Parquet
+_ELEMENTS: dict[str, np.dtype[Any]] = {".fvecs": np.dtype("<f4"), ".bvecs": np.dtype("u1"), ".ivecs": np.dtype("<i4")}
+_IDX_TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
+_IDX_DIMENSIONS = 8
+_KINDS = "a .npy array", "an .npz archive", "a gzip", "HDF5", "Parquet"
+_MAGICS = b"\x93NUMPY", b"PK\x03\x04", b"\x1f\x8b", b"\x89HDF\r\n\x1a\n", b"PAR1"
+
+
+def bad(path: Path, why: str, way: str) -> FileError:
+    """The error for a file that cannot be used."""
+    return FileError(f"{path} cannot be read: {why}; {way}")
+
+
+def content(path: Path) -> str | None:
+    """What the first bytes of the file say that it is; None where they say nothing."""
+    with path.open("rb") as file:
+        start = file.read(8)
+    if len(start) >= 4 and start[:2] == b"\0\0" and start[2] in _IDX_TYPES and 1 <= start[3] <= _IDX_DIMENSIONS:
+        return "idx"
+    return next((kind for kind, magic in zip(_KINDS, _MAGICS, strict=True) if start.startswith(magic)), None)
+
+
+def read_npy(path: Path) -> Array:
+    """The array of a .npy file, mapped."""
+    way = "write it anew with np.save"
+    try:
+        out = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError, TypeError, OverflowError, SyntaxError, tokenize.TokenError) as error:
+        raise bad(path, f"it is no whole .npy array of numbers ({error})", way) from error
+    if more := path.stat().st_size - out.offset - out.nbytes:
+        raise bad(path, f"it has {more} bytes after its array of shape {out.shape}", way)
+    return np.asanyarray(out)
+
+
+def read_vecs(path: Path) -> Array:
+    """Vectors of a .fvecs, .bvecs or .ivecs file: a mapped view (n, P) that steps over each vector's dimension."""
+    suffix, size = path.suffix.lower(), path.stat().st_size
+    width = _width(path)
+    if not 1 <= width <= MAX_WIDTH:
+        raise bad(
+            path,
+            f"its first vector has {width} dimensions where a {suffix} file has 1 to {MAX_WIDTH}",
+            f"check that it is a {suffix} file",
+        )
+    record = 4 + width * _ELEMENTS[suffix].itemsize
+    if wrong := _wrong_row(path, suffix, width):
+        row, found = wrong
+        raise bad(
+            path,
+            f"row {row} has {found} dimensions where row 0 has {width}",
+            _hint(path, suffix, width) or "every vector of a file has the same: write it anew, or a file for each",
+        )
+    if over := size % record:
+        raise bad(
+            path,
+            f"it is truncated: {size} bytes are {size // record} vectors of {record} bytes and {over} bytes more, "
+            f"{record - over} are missing",
+            _hint(path, suffix, width) or "take a whole copy",
+        )
+    vectors: Array = _records(path, suffix, width)["vector"]
+    if suffix == ".fvecs":
+        start = np.abs(vectors[: max(1, _BLOCK // record)])
+        if 0 < start.max() < np.finfo(np.float32).tiny:
+            raise bad(path, "its values are integers and no floats", "name it .ivecs")
+    return vectors
+
+
+def _width(path: Path) -> int:
+    with path.open("rb") as file:
+        start = file.read(4)
+    if len(start) < 4:
+        raise bad(path, f"it has {len(start)} bytes, not even the dimension of a vector", "take a whole copy")
+    return int.from_bytes(start, "little", signed=True)
+
+
+def _records(path: Path, suffix: str, width: int) -> Array:
+    """Whole records of the file, mapped, with the fields ``width`` and ``vector``."""
+    layout = np.dtype([("width", "<i4"), ("vector", _ELEMENTS[suffix], (width,))])
+    return np.memmap(path, layout, mode="r", shape=(path.stat().st_size // layout.itemsize,))
+
+
+def _wrong_row(path: Path, suffix: str, width: int) -> tuple[int, int] | None:
+    """The first row whose dimension differs from ``width``, and that dimension. Reads the file in blocks."""
+    record = 4 + width * _ELEMENTS[suffix].itemsize
+    if path.stat().st_size < record:
+        return None
+    widths = _records(path, suffix, width)["width"]
+    for start, stop in spans(len(widths), max(1, _BLOCK // record)):
+        different = np.flatnonzero(widths[start:stop] != width)
+        if len(different):
+            row = start + int(different[0])
+            return row, int(widths[row])
+    return None
+
+
+def _hint(path: Path, suffix: str, width: int) -> str | None:
+    """The way out where the file has the layout of another suffix."""
+    for other in (".bvecs", ".fvecs"):
+        record, differs = 4 + width * _ELEMENTS[other].itemsize, _ELEMENTS[other] != _ELEMENTS[suffix]
+        if differs and path.stat().st_size % record == 0 and _wrong_row(path, other, width) is None:
+            return "it has the layout of .bvecs: name it so" if other == ".bvecs" else "name it .fvecs or .ivecs"
+    return None
+
+
+def read_idx(path: Path) -> Array:
+    """An idx array, images as rows (n, rows × columns): mapped, or read where it is packed by gzip."""
+    packed = content(path) == "a gzip"
+    if path.suffix.lower() == ".gz" and not packed:
+        raise bad(path, "it is named .gz and is no gzip", "take a whole copy, or drop .gz from its name")
+    if not packed:
+        with path.open("rb") as file:
+            dtype, shape = _idx_header(path, file)
+        start = 4 + 4 * len(shape)
+        _check_idx_size(path, shape, path.stat().st_size - start, math.prod(shape) * dtype.itemsize)
+        return _rows(np.memmap(path, dtype, mode="r", offset=start, shape=shape))
+    try:
+        with gzip.open(path) as stream:
+            dtype, shape = _idx_header(path, stream)
+            declared = math.prod(shape) * dtype.itemsize
+            if declared > MAX_RATIO * path.stat().st_size:
+                raise bad(
+                    path, f"it declares {shape}, {declared} bytes, more than it can hold packed", "take a whole copy"
+                )
+            out = np.empty(declared, np.uint8)
+            got = 0
+            while got < declared and (count := stream.readinto(memoryview(out)[got : got + _BLOCK])):  # type: ignore[arg-type]
+                got += count
+            _check_idx_size(path, shape, got + len(stream.read(1)), declared)
+    except (EOFError, OSError, zlib.error) as error:
+        raise bad(path, f"its gzip is damaged or truncated ({error})", "take a whole copy") from error
+    return _rows(out.view(dtype).reshape(shape))
+
+
+def _idx_header(path: Path, file: Any) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    start = file.read(4)
+    if len(start) < 4 or start[:2] != b"\0\0" or start[2] not in _IDX_TYPES or not 1 <= start[3] <= _IDX_DIMENSIONS:
+        raise bad(
+            path,
+            f"it starts with 0x{start.hex()}, which is no magic number of idx (0x0000, a type, a number of dimensions)",
+            "pass an idx file; unpack other formats first",
+        )
+    sizes = file.read(4 * start[3])
+    if len(sizes) < 4 * start[3]:
+        raise bad(path, f"it is truncated within the {start[3]} sizes of its header", "take a whole copy")
+    return np.dtype(_IDX_TYPES[start[2]]), tuple(int(size) for size in np.frombuffer(sizes, ">u4"))
+
+
+def _check_idx_size(path: Path, shape: tuple[int, ...], found: int, declared: int) -> None:
+    if declared == 0:
+        raise bad(path, f"it declares shape {shape}, no values", "pass a file with vectors")
+    if found != declared:
+        how = f"{declared - found} are missing" if found < declared else "there are more"
+        raise bad(path, f"it declares shape {shape}, {declared} bytes, and {how}", "take a whole copy")
+
+
+def _rows(array: Array) -> Array:
+    return array.reshape(len(array), -1) if array.ndim > 1 else array
+
+
+def _optional(name: str, path: Path, kind: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        package = name.split(".")[0]
+        raise ImportError(f"{path} is {kind}, which {package} reads; pip install gkmeans[data]") from error
+
+
+def hdf5_names(path: Path) -> list[str]:
+    """Names of the datasets at the top of an HDF5 file."""
+    h5py = _optional("h5py", path, "HDF5")
+    try:
+        with h5py.File(path, "r") as file:
+            return [name for name in file if _hdf5_dataset(h5py, file, name) is not None]
+    except (OSError, RuntimeError, KeyError, ValueError) as error:
+        raise bad(path, f"it is no whole HDF5 file ({error})", "take a whole copy") from error
+
+
+def _hdf5_dataset(h5py: Any, file: Any, name: str) -> Any:
+    """The dataset where it lies in this very file, else None: links to other files are not followed."""
+    if not isinstance(file.get(name, getlink=True), h5py.HardLink):
+        return None
+    found = file[name]
+    return found if isinstance(found, h5py.Dataset) and not found.external and not found.is_virtual else None
+
+
+def read_hdf5(path: Path, dataset: str | None) -> Array:
+    """One dataset of an HDF5 file, ``train`` by default."""
+    name, names = dataset or "train", hdf5_names(path)
+    if name not in names:
+        raise bad(path, f"it has no dataset {name!r}", f"dataset= takes one of: {', '.join(names) or 'none is there'}")
+    h5py = _optional("h5py", path, "HDF5")
+    try:
+        with h5py.File(path, "r") as file:
+            found = file[name]
+            if found.shape is None or found.ndim not in (1, 2) or found.dtype.kind not in "fiub":
+                raise bad(
+                    path,
+                    f"its dataset {name!r} holds {found.dtype} of shape {found.shape}",
+                    "vectors must be numbers of shape (n, P)",
+                )
+            if found.nbytes > MAX_RATIO * path.stat().st_size:
+                raise bad(
+                    path,
+                    f"its dataset {name!r} declares shape {found.shape}, more than the file can hold",
+                    "take a whole copy",
+                )
+            return np.asarray(found[()])
+    except (OSError, RuntimeError, KeyError) as error:
+        raise bad(path, f"its dataset {name!r} is damaged ({error})", "take a whole copy") from error
+
+
+def read_parquet(path: Path, column: str | None) -> Array:
+    """A column of equally long lists as rows, or all columns of numbers side by side."""
+    parquet = _optional("pyarrow.parquet", path, "Parquet")
+    types = _optional("pyarrow.types", path, "Parquet")
+    try:
+        with parquet.ParquetFile(path) as file:
+            kinds = {field.name: field.type for field in file.schema_arrow}
+            names = _parquet_columns(path, kinds, column, types)
+            if types.is_nested(kinds[names[0]]):
+                parts = _lists(path, names[0], file, types)
+            else:
+                parts = _columns(path, names, file)
+    except (OSError, ValueError, NotImplementedError) as error:  # pyarrow's own errors are ValueErrors too
+        if isinstance(error, FileError):
+            raise
+        raise bad(path, f"it is no whole Parquet file ({error})", "take a whole copy") from error
+    if not parts:
+        raise bad(path, "it has no rows", "pass a file with vectors")
+    out = np.concatenate(parts)
+    return out[:, 0] if column is not None and not types.is_nested(kinds[column]) else out
+
+
+def _parquet_columns(path: Path, kinds: dict[str, Any], column: str | None, types: Any) -> list[str]:
+    """The names to read: one column of lists, or columns of numbers."""
+
+    def number(kind: Any) -> bool:
+        return bool(types.is_integer(kind) or types.is_floating(kind))
+
+    def numbers(kind: Any) -> bool:
+        listed = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+        return bool(listed and number(kind.value_type))
+
+    there = ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
+    if column is not None:
+        if column not in kinds or not (number(kinds[column]) or numbers(kinds[column])):
+            raise bad(path, f"it has no column {column!r} of numbers or of lists of them", f"it has: {there}")
+        return [column]
+    lists = [name for name, kind in kinds.items() if numbers(kind)]
+    if len(lists) == 1:
+        return lists
+    if lists or not kinds or not all(number(kind) for kind in kinds.values()):
+        raise bad(
+            path,
+            f"it has neither one column of lists of numbers nor numbers in all columns: {there}",
+            "name the column of vectors with dataset=",
+        )
+    return list(kinds)
+
+
+def _lists(path: Path, name: str, file: Any, types: Any) -> list[Array]:
+    parts: list[Array] = []
+    first, width = 0, -1
+    for batch in file.iter_batches(_BATCH, columns=[name]):
+        lists = batch.column(0)
+        if lists.null_count:
+            row = first + int(np.argmax(lists.is_null().to_numpy(zero_copy_only=False)))
+            raise bad(path, f"column {name!r} has no vector in row {row}", "drop such rows or fill them")
+        lengths = lists.value_lengths().to_numpy(zero_copy_only=False)
+        width = int(lengths[0]) if width < 0 and len(lengths) else width
+        wrong = np.flatnonzero(lengths != width)
+        if len(wrong):
+            row = int(wrong[0])
+            raise bad(
+                path,
+                f"column {name!r} has {int(lengths[row])} numbers in row {first + row} and {width} in row 0",
+                "every vector must have the same",
+            )
+        values = lists.flatten()
+        if values.null_count:
+            row = first + int(np.argmax(values.is_null().to_numpy(zero_copy_only=False))) // width
+            raise bad(path, f"column {name!r} has a null within row {row}", "drop such rows or fill them")
+        parts.append(values.to_numpy(zero_copy_only=False).reshape(len(lengths), width))
+        first += len(lengths)
+    return parts
+
+
+def _columns(path: Path, names: list[str], file: Any) -> list[Array]:
+    parts: list[Array] = []
+    first = 0
+    for batch in file.iter_batches(_BATCH, columns=names):
+        for name in names:
+            if batch.column(name).null_count:
+                row = first + int(np.argmax(batch.column(name).is_null().to_numpy(zero_copy_only=False)))
+                raise bad(path, f"column {name!r} has a null in row {row}", "drop such rows or fill them")
+        parts.append(np.column_stack([batch.column(name).to_numpy(zero_copy_only=False) for name in names]))
+        first += batch.num_rows
+    return parts
