@@ -6,7 +6,7 @@ import pytest
 import gkmeans as gk
 from gkmeans._progress import Reporter
 from gkmeans._rows import Frame, Rows
-from gkmeans.assignment import assign_block
+from gkmeans.assignment import GroupAssignment, assign_block
 from gkmeans.dictionaries import Dictionaries, Tables
 from gkmeans.initialization.hierarchical import first_blocks, hierarchical, merged
 from gkmeans.initialization.kmeans import kmeans
@@ -71,7 +71,7 @@ def test_update_of_two_dictionaries_solves_both_together():
 
 
 def a_run(rows, workers, order=1):
-    return Run(rows.energy(workers), order, 1e-6, np.random.default_rng(0), workers, Reporter("test", 0))
+    return Run(rows.energy(workers), GroupAssignment(order), 1e-6, np.random.default_rng(0), workers, Reporter("test", 0))
 
 
 def test_random_start_holds_rows_of_the_data(workers):

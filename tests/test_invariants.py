@@ -13,7 +13,7 @@ from conftest import whole
 from gkmeans import update
 from gkmeans._parallel import Workers
 from gkmeans._rows import Frame, Rows
-from gkmeans.assignment import assign, assign_block
+from gkmeans.assignment import GroupAssignment, assign, assign_block
 from gkmeans.dictionaries import Block, Dictionaries, Tables
 from gkmeans.rotation import cross_product, procrustes
 from gkmeans.training import revived, updated
@@ -244,7 +244,7 @@ def test_a_stage_in_blocks_never_raises_distortion(seed, U, K, P, n):
     with Workers(1) as workers:
         statistics = Statistics.collect(rows, codes, K, groups, workers)
         after = updated(stage, statistics, workers)
-        chosen, errors = assign(rows, after, 1, codes, workers)
+        chosen, errors = assign(rows, after, GroupAssignment(1), codes, workers)
     decoded = reference.decode(stage.full().astype(float), codes)
     np.testing.assert_allclose(cross_product(blocks, statistics.W, D), X.T.astype(float) @ (decoded @ R), atol=1e-3)
     distortions = [

@@ -3,8 +3,9 @@
 from . import datasets, vectors
 from ._files import FileError
 from ._validation import DataWarning
+from .estimators.cartesian import CartesianKMeans
 from .estimators.group import GroupKMeans
 from .store import load
 
 __version__ = "0.1.0"
-__all__ = ["DataWarning", "FileError", "GroupKMeans", "datasets", "load", "vectors"]
+__all__ = ["CartesianKMeans", "DataWarning", "FileError", "GroupKMeans", "datasets", "load", "vectors"]

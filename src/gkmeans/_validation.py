@@ -58,6 +58,15 @@ def check_tolerance(value: Any) -> float:
     return float(value)
 
 
+def check_hours(value: Any) -> float | None:
+    """``max_hours``: None, or a number above 0."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, Real) or not float(value) > 0:
+        raise ValueError(f"max_hours={value!r} is out of range; use a number above 0, or None for no limit")
+    return float(value)
+
+
 def check_n_jobs(value: Any) -> int | None:
     """``n_jobs``: None, or an integer that is not 0."""
     if value is None:

@@ -7,6 +7,9 @@ sweep, but no table.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Protocol
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,6 +19,33 @@ from ._rows import Codes, Floats, Source, decode
 from .dictionaries import TABLE_BYTES, Dictionaries, Tables, code_dtype, squared_errors, table_bytes
 
 MAX_SWEEPS = 100
+
+
+class Method(Protocol):
+    """A way to choose the codes of a block of rows: group assignment here, pursuit in pursuit.py."""
+
+    def tables(self, D: Floats, workers: Workers) -> Tables:
+        """What ``codes`` needs of one block's dictionaries."""
+        ...
+
+    def codes(self, X: Floats, tables: Tables, given: Codes | None, workers: Workers) -> NDArray[np.uint16]:
+        """Codes (m, C) of the rows ``X`` (m, P), never worse than those ``given``."""
+        ...
+
+
+@dataclass(frozen=True)
+class GroupAssignment:
+    """OnGA for n = ``order`` dictionaries at a time, in blocks with fewer for all of them."""
+
+    order: int
+
+    def tables(self, D: Floats, workers: Workers) -> Tables:
+        """T, and for pairs and more its minima."""
+        return Tables.of(D, workers, self.order)
+
+    def codes(self, X: Floats, tables: Tables, given: Codes | None, workers: Workers) -> NDArray[np.uint16]:
+        """From the codes ``given``, or from a greedy start."""
+        return assign_block(X, tables, self.order, given, workers)
 
 
 def check_table(order: int, C: int, K: int) -> None:
@@ -73,10 +103,10 @@ def _assign_by_residuals(X: Floats, tables: Tables, given: Codes | None, stop: N
 
 
 def assign(
-    rows: Source, dictionaries: Dictionaries, order: int, codes: Codes | None, workers: Workers
+    rows: Source, dictionaries: Dictionaries, method: Method, codes: Codes | None, workers: Workers
 ) -> tuple[Codes, Floats]:
     """One pass over all rows: codes (n, C) and the squared error (n, U) of each row in each of U blocks."""
-    tables = [Tables.of(D, workers, order) for D in dictionaries.D]
+    tables = [method.tables(D, workers) for D in dictionaries.D]
     C, K, _ = dictionaries.shape
     out = np.empty((len(rows), C), code_dtype(K))
     errors = np.empty((len(rows), len(dictionaries.blocks)), np.float32)
@@ -87,7 +117,7 @@ def assign(
         for u, block in enumerate(dictionaries.blocks):
             Xu = np.ascontiguousarray(X[:, block.dims])
             given = None if codes is None else codes[part, block.dictionaries]
-            chosen = assign_block(Xu, tables[u], order, given, workers)
+            chosen = method.codes(Xu, tables[u], given, workers)
             out[part, block.dictionaries] = chosen
             errors[part, u] = squared_errors(Xu, dictionaries.D[u], chosen)
 

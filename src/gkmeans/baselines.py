@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from ._parallel import Workers
 from ._progress import Reporter
 from ._rows import Frame, Rows
-from .assignment import assign
-from .initialization.hierarchical import first_stage
+from .assignment import GroupAssignment, assign
+from .initialization.hierarchical import first_blocks, first_stage
 from .training import Run, relative, train
 
 
@@ -19,9 +19,9 @@ def product_quantization(
     """Relative distortion of ``learn`` and of ``base`` by product quantization of C bytes trained on ``learn``."""
     with Workers(n_jobs) as workers, Reporter("product quantization", 0) as reporter:
         rows = Rows(learn, Frame.of(learn, workers))
-        run = Run(rows.energy(workers), 1, 1e-5, np.random.default_rng(seed), workers, reporter)
-        start = first_stage(rows, C, K, run.rng, rotated=False)
+        run = Run(rows.energy(workers), GroupAssignment(1), 1e-5, np.random.default_rng(seed), workers, reporter)
+        start = first_stage(rows, first_blocks(C, rows.n_features), K, run.rng, rotated=False)
         fitted, _ = train(rows, start, None, run, 30, "k-means")
         fresh = Rows(base, rows.frame)
-        _, errors = assign(fresh, fitted, 1, None, workers)
+        _, errors = assign(fresh, fitted, run.method, None, workers)
         return run.history[-1], relative(float(errors.sum(dtype=np.float64)), fresh.energy(workers))

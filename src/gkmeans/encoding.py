@@ -13,14 +13,14 @@ import numpy as np
 
 from ._parallel import Workers, block_rows, spans
 from ._rows import Codes, Source
-from .assignment import assign_block
-from .dictionaries import Dictionaries, Tables, code_dtype
+from .assignment import GroupAssignment, Method
+from .dictionaries import Dictionaries, code_dtype
 
 
 def encode(
     rows: Source,
     stages: Sequence[Dictionaries],
-    order: int,
+    method: Method,
     codes: Codes | None,
     workers: Workers,
     done: Callable[[int], None] = lambda count: None,
@@ -29,8 +29,8 @@ def encode(
     last = stages[-1]
     C, K, _ = last.shape
     chain = [last] if codes is not None else list(stages)
-    orders = [order if stage is last else 1 for stage in chain]
-    tables = [[Tables.of(D, workers, n) for D in stage.D] for stage, n in zip(chain, orders, strict=True)]
+    methods = [method if stage is last else GroupAssignment(1) for stage in chain]
+    tables = [[way.tables(D, workers) for D in stage.D] for stage, way in zip(chain, methods, strict=True)]
     out = np.empty((len(rows), C), code_dtype(K))
 
     def one(span: tuple[int, int]) -> None:
@@ -39,12 +39,12 @@ def encode(
         known = codes is not None
         if codes is not None:
             out[part] = codes[part]
-        for stage, stage_tables, n in zip(chain, tables, orders, strict=True):
+        for stage, stage_tables, way in zip(chain, tables, methods, strict=True):
             Y = stage.rotate(X)
             for block, block_tables in zip(stage.blocks, stage_tables, strict=True):
                 start = out[part, block.dictionaries] if known else None
                 Yu = np.ascontiguousarray(Y[:, block.dims])
-                out[part, block.dictionaries] = assign_block(Yu, block_tables, n, start, workers)
+                out[part, block.dictionaries] = way.codes(Yu, block_tables, start, workers)
             known = True
         done(span[1] - span[0])
 

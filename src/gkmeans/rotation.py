@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.linalg
 
+from ._parallel import Workers
 from ._rows import Floats
 from .dictionaries import Block
 from .update import Doubles
@@ -27,10 +28,19 @@ def cross_product(blocks: tuple[Block, ...], W: Doubles, D: tuple[Floats, ...]) 
     return M
 
 
+def rotated(blocks: tuple[Block, ...], W: Doubles, D: tuple[Floats, ...], R: Floats, workers: Workers) -> Floats:
+    """The best rotation for these codewords; not in the calling thread, which Ctrl-C must reach."""
+    M = cross_product(blocks, W, D)
+    [best] = workers.map(lambda before: procrustes(M, before), [R])
+    return best
+
+
 def procrustes(M: Doubles, previous: Floats) -> Floats:
     """Orthogonal R that maximises ``tr(Rᵀ M)``, held to ``previous`` where M leaves it open."""
     scale = float(np.linalg.norm(M))
     if scale == 0:
         return previous
-    U, _, Vt = scipy.linalg.svd(M / scale + PULL * previous, full_matrices=False, check_finite=False)
-    return np.ascontiguousarray(U @ Vt, np.float32)
+    held = (M / scale + PULL * previous).astype(np.float32)
+    U, _, Vt = scipy.linalg.svd(held, full_matrices=False, check_finite=False)
+    Q = (U @ Vt).astype(np.float64)
+    return np.ascontiguousarray(1.5 * Q - 0.5 * Q @ (Q.T @ Q), np.float32)

@@ -6,9 +6,10 @@ import os
 
 from . import _files
 from .estimators.base import KIND, AdditiveQuantizer
+from .estimators.cartesian import CartesianKMeans
 from .estimators.group import GroupKMeans
 
-ESTIMATORS: dict[str, type[AdditiveQuantizer]] = {"GroupKMeans": GroupKMeans}
+ESTIMATORS: dict[str, type[AdditiveQuantizer]] = {kind.__name__: kind for kind in (GroupKMeans, CartesianKMeans)}
 
 
 def load(path: str | os.PathLike[str]) -> AdditiveQuantizer:

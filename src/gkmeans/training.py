@@ -14,10 +14,14 @@ from numpy.typing import NDArray
 from ._parallel import Workers
 from ._progress import Reporter
 from ._rows import Codes, Floats, Source, decode
-from .assignment import assign
+from .assignment import Method, assign
 from .dictionaries import Block, Dictionaries
-from .rotation import cross_product, procrustes
+from .rotation import rotated
 from .update import Statistics, centred
+
+
+ROTATIONS = 3
+"""Rotations in one update, each followed by its codewords: they need no pass over the data."""
 
 
 @dataclass
@@ -25,12 +29,13 @@ class Run:
     """What every stage of one fit shares."""
 
     energy: float  # Σ‖x‖², the denominator of the relative distortion
-    order: int
+    method: Method
     tol: float
     rng: np.random.Generator
     workers: Workers
     reporter: Reporter
     history: list[float] = field(default_factory=list)
+    last: int = 0  # iterations of the latest stage
 
 
 def train(
@@ -42,7 +47,7 @@ def train(
     """
     errors: Floats | None = None
     if codes is None:
-        codes, errors = assign(rows, dictionaries, run.order, None, run.workers)
+        codes, errors = assign(rows, dictionaries, run.method, None, run.workers)
     before = np.inf
     for iteration in range(1, max_iter + 1):
         groups = [block.dictionaries for block in dictionaries.blocks]
@@ -50,13 +55,14 @@ def train(
         dictionaries = updated(dictionaries, statistics, run.workers)
         if errors is not None:
             dictionaries = revived(dictionaries, statistics, rows, codes, errors, run.rng)
-        codes, errors = assign(rows, dictionaries, run.order, codes, run.workers)
+        codes, errors = assign(rows, dictionaries, run.method, codes, run.workers)
         distortion = relative(float(errors.sum(dtype=np.float64)), run.energy)
         run.history.append(distortion)
         run.reporter.iteration(stage, iteration, max_iter, distortion)
         if before - distortion <= run.tol * distortion:
             break
         before = distortion
+    run.last = iteration
     run.reporter.stage_done(max_iter - iteration)
     return dictionaries, codes
 
@@ -70,17 +76,16 @@ def relative(error: float, energy: float) -> float:
 
 def updated(dictionaries: Dictionaries, statistics: Statistics, workers: Workers) -> Dictionaries:
     """Rotation, then codewords, each at its optimum given the other and the codes."""
-    R, D = dictionaries.R, dictionaries.D
-    if R is not None:
-        M = cross_product(dictionaries.blocks, statistics.W, D)
-        [R] = workers.map(lambda before: procrustes(M, before), [R])  # not in this thread, which Ctrl-C must reach
-    solved = []
-    for block, Du in zip(dictionaries.blocks, D, strict=True):
-        W = statistics.W[block.dictionaries]
-        W = W[:, :, block.dims] if R is None else W @ R[:, block.dims].astype(np.float64)
-        Du = statistics.normal(block.dictionaries, workers).solve(W, Du)
-        solved.append(centred(Du, statistics.counts[block.dictionaries]))
-    return replace(dictionaries, D=tuple(solved), R=R)
+    R, D, blocks = dictionaries.R, dictionaries.D, dictionaries.blocks
+    normals = [statistics.normal(block.dictionaries, workers) for block in blocks]
+    for _ in range(1 if R is None else ROTATIONS):
+        if R is not None:
+            R = rotated(blocks, statistics.W, D, R, workers)
+        D = tuple(
+            normal.solve(statistics.sums(block, R), Du) for normal, block, Du in zip(normals, blocks, D, strict=True)
+        )
+    D = tuple(centred(Du, statistics.counts[block.dictionaries]) for block, Du in zip(blocks, D, strict=True))
+    return replace(dictionaries, D=D, R=R)
 
 
 def revived(

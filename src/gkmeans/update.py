@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from . import _core
 from ._parallel import Workers, spans
 from ._rows import READ_ROWS, Codes, Floats, Frame, Rows, Source
+from .dictionaries import Block
 
 RIDGE = 1e-3
 """λ, in points: a codeword is held back by a thousandth of a point."""
@@ -155,6 +156,11 @@ class Statistics:
                 statistics.normal(group, workers).solve(statistics.W[group], D[group]) for group in statistics.groups
             ]
         return np.concatenate(parts)
+
+    def sums(self, block: Block, R: Floats | None) -> Doubles:
+        """W of the block's dictionaries in its own dimensions, after the rotation R where there is one."""
+        W = self.W[block.dictionaries]
+        return W[:, :, block.dims] if R is None else W @ R[:, block.dims].astype(np.float64)
 
     def normal(self, group: slice, workers: Workers) -> Normal:
         """Factorised ``Z + λI`` of one group of dictionaries."""

@@ -1,54 +1,141 @@
-"""What every estimator shares: encode, decode, score, save. ``fit`` is each estimator's own."""
+"""What every estimator shares: the frame of a fit, encode, decode, score, save. What is learned is each one's own."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, TransformerMixin, clone
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from .. import _files
 from .._parallel import Workers, spans
 from .._progress import Reporter
 from .._rows import READ_ROWS, Codes, Floats, Frame, Rows, decode
-from .._validation import check_codes, check_n_jobs, check_X
+from .._validation import check_codes, check_integer, check_n_jobs, check_tolerance, check_X, warn_about
+from ..assignment import Method
 from ..dictionaries import Block, Dictionaries
 from ..encoding import encode
-from ..training import relative
+from ..training import Run, relative
 
 KIND = "gkmeans-model"
 _PLAIN = (str, int, float, bool, type(None))
+
+
+Quantizer = TypeVar("Quantizer", bound="AdditiveQuantizer")
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What training gives: dictionaries, the training rows' codes, and the stages that encoding needs."""
+
+    final: Dictionaries
+    codes: Codes
+    stages: tuple[Dictionaries, ...]
 
 
 class AdditiveQuantizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """A fitted quantizer: ``x ≈ Σ_c dictionaries_[c, code_c]``."""
 
     dictionaries_: Floats
+    codes_: Codes
     shift_: Floats
     scale_: float
     stages_: tuple[Dictionaries, ...]
     history_: NDArray[np.float64]
     n_iter_: int
     n_features_in_: int
+    max_iter: int
+    tol: float
+    random_state: Any
     n_jobs: int | None
     verbose: int
 
+    # What each estimator has of its own.
+
+    def _sizes(self) -> tuple[int, int]:
+        """Columns of the codes, and K, from the parameters."""
+        raise NotImplementedError
+
+    def _method(self, C: int, K: int) -> Method:
+        """How the C codes of a row are chosen."""
+        raise NotImplementedError
+
+    def _check_parameters(self) -> None:
+        """Raise where a parameter is wrong whatever the data."""
+
+    def _check_data(self, shape: tuple[int, int]) -> None:
+        """Raise where the parameters do not fit data of this shape."""
+
+    def _check_encoding(self, n: int) -> None:
+        """Raise where ``n`` rows cannot be encoded in the time allowed."""
+
+    def _start_iterations(self, P: int) -> int:
+        """Most iterations before those of the training proper."""
+        return 0
+
+    def _learn(self, rows: Rows, run: Run, max_iter: int) -> Learned:
+        """Train."""
+        raise NotImplementedError
+
     def _final(self) -> Dictionaries:
         """``dictionaries_`` in the frame of the arithmetic."""
-        D = self.dictionaries_.astype(np.float64)
-        D[0] -= self.shift_
-        return Dictionaries.single(D * self.scale_)
+        raise NotImplementedError
+
+    def _check_stages(self) -> None:
+        """Raise where the stages of a file are not those of this estimator."""
+
+    def _encoding_stages(self) -> tuple[Dictionaries, ...]:
+        """What new points are coded by, one after the other, ``_final`` last."""
+        return (self._final(),)
+
+    # What they share.
+
+    def fit(self: Quantizer, X: ArrayLike, y: Any = None) -> Quantizer:
+        """Learn the dictionaries from vectors ``X`` (n, P); ``y`` is ignored.
+
+        Where the fit fails or is interrupted, an earlier fit stays as it was.
+        """
+        C, K = self._sizes()
+        method = self._method(C, K)
+        self._check_parameters()
+        max_iter = check_integer("max_iter", self.max_iter, 1)
+        tol = check_tolerance(self.tol)
+        check_integer("verbose", int(self.verbose) if self.verbose in (True, False) else self.verbose, 0)
+        n_jobs = check_n_jobs(self.n_jobs)
+        rng = generator(self.random_state)
+        with self._keeping_features():
+            data = check_X(self, X, reset=True)
+            before = self._start_iterations(data.shape[1])
+            self._check_data(data.shape)
+            warn_about(data, K)
+            with Workers(n_jobs) as workers, Reporter("fit", self.verbose) as reporter:
+                rows = Rows(data, Frame.of(data, workers))
+                reporter.expect(before + max_iter)
+                run = Run(rows.energy(workers), method, tol, rng, workers, reporter)
+                learned = self._learn(rows, run, max_iter)
+        self._keep(learned, rows.frame, run)
+        return self
+
+    def _keep(self, learned: Learned, frame: Frame, run: Run) -> None:
+        """Set what a fit leaves."""
+        D = learned.final.full().astype(np.float64) / frame.scale
+        D[0] += frame.shift
+        self.dictionaries_ = np.ascontiguousarray(D, np.float32)
+        self.codes_ = learned.codes
+        self.shift_, self.scale_ = frame.shift, frame.scale
+        self.stages_ = learned.stages
+        self.history_ = np.array(run.history)
+        self.n_iter_ = run.last
 
     def _frame(self) -> Frame:
         return Frame(self.shift_, self.scale_)
-
-    def _encoding_order(self) -> int:
-        return 1
 
     @contextmanager
     def _keeping_features(self) -> Iterator[None]:
@@ -93,12 +180,11 @@ class AdditiveQuantizer(TransformerMixin, BaseEstimator):  # type: ignore[misc] 
 
     def _encode(self, data: NDArray[np.generic], given: Codes | None) -> Codes:
         """``encode`` of rows and codes already checked."""
+        self._check_encoding(len(data))
         with Workers(check_n_jobs(self.n_jobs)) as workers, Reporter("encode", self.verbose) as reporter:
             reporter.expect(len(data))
-            order = self._encoding_order()
-            # order 1 is the fast one: it starts from stage 1 alone, which costs next to nothing
-            stages = (*self.stages_[: 1 if order == 1 else None], self._final())
-            return encode(Rows(data, self._frame()), stages, order, given, workers, reporter.step)
+            rows, method = Rows(data, self._frame()), self._method(*self.dictionaries_.shape[:2])
+            return encode(rows, self._encoding_stages(), method, given, workers, reporter.step)
 
     def decode(self, codes: ArrayLike) -> Floats:
         """Vectors (n, P) float32 that ``codes`` (n, C) stand for."""
@@ -210,6 +296,7 @@ class AdditiveQuantizer(TransformerMixin, BaseEstimator):  # type: ignore[misc] 
         estimator.stages_ = tuple(
             _restored_stage(arrays, s, stage, (C, K, P)) for s, stage in enumerate(description["stages"])
         )
+        estimator._check_stages()
         estimator.history_ = _tensor(arrays, "history", np.dtype(np.float64), 1)
         estimator.n_iter_ = description["n_iter"]
         if not isinstance(estimator.n_iter_, int) or not 0 <= estimator.n_iter_ <= len(estimator.history_):
@@ -262,3 +349,16 @@ def _restored_stage(arrays: _files.Arrays, s: int, stage: Any, shape: tuple[int,
     if R.shape != (P, P):
         raise ValueError(f"stage {s} with a rotation of shape {R.shape}")
     return Dictionaries(blocks, tuple(D), R)
+
+
+def generator(random_state: Any) -> np.random.Generator:
+    """One Generator from whatever scikit-learn accepts."""
+    if isinstance(random_state, np.random.Generator):
+        return random_state
+    if isinstance(random_state, bool):
+        raise ValueError(f"random_state={random_state} is not a seed; use None or an integer of at least 0")
+    if random_state is None or isinstance(random_state, (int, np.integer)):
+        if random_state is not None and random_state < 0:
+            raise ValueError(f"random_state={random_state} is negative; use None or an integer of at least 0")
+        return np.random.default_rng(random_state)
+    return np.random.default_rng(check_random_state(random_state).randint(2**31 - 1))

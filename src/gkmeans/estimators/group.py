@@ -6,29 +6,17 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from .._parallel import Workers
-from .._progress import Reporter
-from .._rows import Codes, Floats, Frame, Rows
-from .._validation import (
-    check_codewords,
-    check_integer,
-    check_n_jobs,
-    check_order,
-    check_start,
-    check_tolerance,
-    check_X,
-    warn_about,
-)
-from ..assignment import check_table
+from .._rows import Codes, Floats, Rows
+from .._validation import check_codewords, check_integer, check_order, check_start
+from ..assignment import GroupAssignment, check_table
 from ..dictionaries import Dictionaries
 from ..initialization.hierarchical import count_stages, hierarchical
 from ..initialization.kmeans import kmeans
 from ..initialization.random import random
 from ..training import Run, train
-from .base import AdditiveQuantizer
+from .base import AdditiveQuantizer, Learned
 
 INITS = ("random", "kmeans", "hierarchical")
 
@@ -91,8 +79,6 @@ class GroupKMeans(AdditiveQuantizer):
     True
     """
 
-    codes_: Codes
-
     def __init__(
         self,
         n_dictionaries: int = 8,
@@ -118,60 +104,27 @@ class GroupKMeans(AdditiveQuantizer):
         self.n_jobs = n_jobs
         self.verbose = verbose
 
-    def fit(self, X: ArrayLike, y: Any = None) -> GroupKMeans:
-        """Learn the dictionaries from vectors ``X`` (n, P); ``y`` is ignored.
+    def _sizes(self) -> tuple[int, int]:
+        return check_integer("n_dictionaries", self.n_dictionaries, 1), check_codewords(self.n_codewords)
 
-        Where the fit fails or is interrupted, an earlier fit stays as it was.
-        """
-        C = check_integer("n_dictionaries", self.n_dictionaries, 1)
-        K = check_codewords(self.n_codewords)
+    def _method(self, C: int, K: int) -> GroupAssignment:
         order = check_order(self.order, C)
         check_table(order, C, K)
-        max_iter = check_integer("max_iter", self.max_iter, 1)
-        init_iter = check_integer("init_iter", self.init_iter, 1)
-        tol = check_tolerance(self.tol)
-        check_integer("verbose", int(self.verbose) if self.verbose in (True, False) else self.verbose, 0)
-        n_jobs = check_n_jobs(self.n_jobs)
-        rng = generator(self.random_state)
-        with self._keeping_features():
-            data = check_X(self, X, reset=True)
-            self._check_init((C, K, data.shape[1]))
-            warn_about(data, K)
-            with Workers(n_jobs) as workers, Reporter("fit", self.verbose) as reporter:
-                rows = Rows(data, Frame.of(data, workers))
-                reporter.expect(self._iterations(C, data.shape[1], max_iter, init_iter))
-                run = Run(rows.energy(workers), order, tol, rng, workers, reporter)
-                start, codes, stages = self._start(rows, C, K, run, init_iter)
-                before = len(run.history)
-                fitted, codes = train(rows, start, codes, run, max_iter, "gk-means")
-        self._keep(fitted, codes, stages, rows.frame, run.history, len(run.history) - before)
-        return self
+        return GroupAssignment(order)
 
-    def _keep(
-        self,
-        fitted: Dictionaries,
-        codes: Codes,
-        stages: list[Dictionaries],
-        frame: Frame,
-        history: list[float],
-        n_iter: int,
-    ) -> None:
-        """Set what a fit leaves."""
-        D = fitted.D[0].astype(np.float64) / frame.scale
-        D[0] += frame.shift
-        self.dictionaries_ = np.ascontiguousarray(D, np.float32)
-        self.codes_ = codes
-        self.shift_, self.scale_ = frame.shift, frame.scale
-        self.stages_ = tuple(stages)
-        self.history_ = np.array(history)
-        self.n_iter_ = n_iter
+    def _check_parameters(self) -> None:
+        check_integer("init_iter", self.init_iter, 1)
+        if isinstance(self.init, str) and self.init not in INITS:
+            raise ValueError(f"init={self.init!r} is unknown; use one of {', '.join(INITS)}, or an array")
 
-    def _check_init(self, shape: tuple[int, int, int]) -> None:
-        if isinstance(self.init, str):
-            if self.init not in INITS:
-                raise ValueError(f"init={self.init!r} is unknown; use one of {', '.join(INITS)}, or an array")
-        else:
-            self._given_start(shape, 1.0)
+    def _check_data(self, shape: tuple[int, int]) -> None:
+        if not isinstance(self.init, str):
+            self._given_start((*self._sizes(), shape[1]), 1.0)
+
+    def _learn(self, rows: Rows, run: Run, max_iter: int) -> Learned:
+        start, codes, stages = self._start(rows, run)
+        fitted, codes = train(rows, start, codes, run, max_iter, "gk-means")
+        return Learned(fitted, codes, tuple(stages))
 
     def _given_start(self, shape: tuple[int, int, int], scale: float) -> Floats:
         """``init`` as an array."""
@@ -180,15 +133,14 @@ class GroupKMeans(AdditiveQuantizer):
             return check_start(self.init.dictionaries_, shape, scale)
         return check_start(np.asarray(self.init), shape, scale)
 
-    def _iterations(self, C: int, P: int, max_iter: int, init_iter: int) -> int:
-        """Most iterations that the fit can take."""
+    def _start_iterations(self, P: int) -> int:
+        C, _ = self._sizes()
         parts = {"kmeans": C, "hierarchical": count_stages(C, P)}
-        return max_iter + init_iter * (parts.get(self.init, 0) if isinstance(self.init, str) else 0)
+        return self.init_iter * parts.get(self.init, 0) if isinstance(self.init, str) else 0
 
-    def _start(
-        self, rows: Rows, C: int, K: int, run: Run, init_iter: int
-    ) -> tuple[Dictionaries, Codes | None, list[Dictionaries]]:
+    def _start(self, rows: Rows, run: Run) -> tuple[Dictionaries, Codes | None, list[Dictionaries]]:
         """Dictionaries, codes where the start has them, and the stages to replay."""
+        C, K = self._sizes()
         if not isinstance(self.init, str):
             D = self._given_start((C, K, rows.n_features), rows.frame.scale).astype(np.float64)
             D[0] -= rows.frame.shift
@@ -196,24 +148,14 @@ class GroupKMeans(AdditiveQuantizer):
         if self.init == "random":
             return random(rows, C, K, run.rng), None, []
         if self.init == "kmeans":
-            return *kmeans(rows, C, K, run, init_iter), []
-        return hierarchical(rows, C, K, run, init_iter)
+            return *kmeans(rows, C, K, run, self.init_iter), []
+        return hierarchical(rows, C, K, run, self.init_iter)
 
-    def _encoding_order(self) -> int:
-        C, K, _ = self.dictionaries_.shape
-        order = check_order(self.order, C)
-        check_table(order, C, K)
-        return order
+    def _final(self) -> Dictionaries:
+        D = self.dictionaries_.astype(np.float64)
+        D[0] -= self.shift_
+        return Dictionaries.single(D * self.scale_)
 
-
-def generator(random_state: Any) -> np.random.Generator:
-    """One Generator from whatever scikit-learn accepts."""
-    if isinstance(random_state, np.random.Generator):
-        return random_state
-    if isinstance(random_state, bool):
-        raise ValueError(f"random_state={random_state} is not a seed; use None or an integer of at least 0")
-    if random_state is None or isinstance(random_state, (int, np.integer)):
-        if random_state is not None and random_state < 0:
-            raise ValueError(f"random_state={random_state} is negative; use None or an integer of at least 0")
-        return np.random.default_rng(random_state)
-    return np.random.default_rng(check_random_state(random_state).randint(2**31 - 1))
+    def _encoding_stages(self) -> tuple[Dictionaries, ...]:
+        # order 1 is the fast one: it starts from stage 1 alone, which costs next to nothing
+        return *self.stages_[: 1 if self.order == 1 else None], self._final()

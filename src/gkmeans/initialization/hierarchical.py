@@ -7,6 +7,8 @@ out as evenly as they go, and an odd block is carried over.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from .._rows import Codes, Source
@@ -14,15 +16,21 @@ from ..dictionaries import Block, Dictionaries, sample_rows
 from ..training import Run, train
 
 
+def split(block: Block, count: int) -> tuple[Block, ...]:
+    """``block`` cut into ``count`` blocks as even as they go, or as many as it has dimensions or dictionaries."""
+    count = min(count, _length(block.dims), _length(block.dictionaries))
+    dims = np.linspace(block.dims.start, block.dims.stop, count + 1).astype(int).tolist()
+    dictionaries = np.linspace(block.dictionaries.start, block.dictionaries.stop, count + 1).astype(int).tolist()
+    return tuple(Block(slice(dims[u], dims[u + 1]), slice(dictionaries[u], dictionaries[u + 1])) for u in range(count))
+
+
 def first_blocks(C: int, P: int) -> tuple[Block, ...]:
     """Blocks of stage 1: as many as there are dictionaries, or dimensions where those are fewer."""
-    count = min(C, P)
-    dims = np.linspace(0, P, count + 1).astype(int)
-    dictionaries = np.linspace(0, C, count + 1).astype(int)
-    return tuple(
-        Block(slice(int(dims[u]), int(dims[u + 1])), slice(int(dictionaries[u]), int(dictionaries[u + 1])))
-        for u in range(count)
-    )
+    return split(Block(slice(0, P), slice(0, C)), C)
+
+
+def _length(part: slice) -> int:
+    return int(part.stop - part.start)
 
 
 def count_stages(C: int, P: int) -> int:
@@ -30,55 +38,50 @@ def count_stages(C: int, P: int) -> int:
     return (min(C, P) - 1).bit_length()
 
 
-def merged(stage: Dictionaries) -> Dictionaries:
-    """The stage's dictionaries with neighbouring blocks joined, zeros where a codeword had no entry (Eq. 22, 23)."""
-    blocks, D = [], []
-    for u in range(0, len(stage.blocks), 2):
-        pair = stage.blocks[u : u + 2]
-        block = Block(
-            slice(pair[0].dims.start, pair[-1].dims.stop),
-            slice(pair[0].dictionaries.start, pair[-1].dictionaries.stop),
+def joined(stage: Dictionaries, blocks: Sequence[Block]) -> Dictionaries:
+    """The stage's dictionaries in larger ``blocks``, zeros where a codeword had no entry (Eq. 22, 23)."""
+    D = [np.zeros((_length(block.dictionaries), stage.shape[1], _length(block.dims)), np.float32) for block in blocks]
+    for part, Dp in zip(stage.blocks, stage.D, strict=True):
+        u = next(u for u, block in enumerate(blocks) if part.dims.stop <= block.dims.stop)
+        own = slice(
+            *(edge - blocks[u].dictionaries.start for edge in (part.dictionaries.start, part.dictionaries.stop))
         )
-        joined = np.zeros(
-            (
-                block.dictionaries.stop - block.dictionaries.start,
-                stage.D[u].shape[1],
-                block.dims.stop - block.dims.start,
-            ),
-            np.float32,
-        )
-        for part, Dp in zip(pair, stage.D[u : u + 2], strict=False):
-            own = slice(
-                part.dictionaries.start - block.dictionaries.start, part.dictionaries.stop - block.dictionaries.start
-            )
-            at = slice(part.dims.start - block.dims.start, part.dims.stop - block.dims.start)
-            joined[own, :, at] = Dp
-        blocks.append(block)
-        D.append(joined)
+        at = slice(*(edge - blocks[u].dims.start for edge in (part.dims.start, part.dims.stop)))
+        D[u][own, :, at] = Dp
     return Dictionaries(tuple(blocks), tuple(D), stage.R)
 
 
-def first_stage(rows: Source, C: int, K: int, rng: np.random.Generator, rotated: bool = True) -> Dictionaries:
-    """Stage 1 before training: rows of the data on each block's dimensions, and the identity, or no rotation."""
-    P = rows.n_features
-    blocks = first_blocks(C, P)
+def merged(stage: Dictionaries) -> Dictionaries:
+    """The stage's dictionaries with neighbouring blocks joined."""
+    pairs = [stage.blocks[u : u + 2] for u in range(0, len(stage.blocks), 2)]
+    return joined(
+        stage,
+        [
+            Block(
+                slice(pair[0].dims.start, pair[-1].dims.stop),
+                slice(pair[0].dictionaries.start, pair[-1].dictionaries.stop),
+            )
+            for pair in pairs
+        ],
+    )
+
+
+def first_stage(
+    rows: Source, blocks: Sequence[Block], K: int, rng: np.random.Generator, rotated: bool = True
+) -> Dictionaries:
+    """``blocks`` before training: rows of the data on each block's dimensions, and the identity, or no rotation."""
     D = tuple(
-        np.stack(
-            [
-                sample_rows(rows, K, rng)[:, block.dims]
-                for _ in range(block.dictionaries.stop - block.dictionaries.start)
-            ]
-        )
+        np.stack([sample_rows(rows, K, rng)[:, block.dims] for _ in range(_length(block.dictionaries))])
         for block in blocks
     )
-    return Dictionaries(blocks, D, np.eye(P, dtype=np.float32) if rotated else None)
+    return Dictionaries(tuple(blocks), D, np.eye(rows.n_features, dtype=np.float32) if rotated else None)
 
 
 def hierarchical(
     rows: Source, C: int, K: int, run: Run, max_iter: int
 ) -> tuple[Dictionaries, Codes | None, list[Dictionaries]]:
     """Dictionaries (C, K, P), their codes (n, C), and the stages that led there, for encoding by replay."""
-    stage = first_stage(rows, C, K, run.rng)
+    stage = first_stage(rows, first_blocks(C, rows.n_features), K, run.rng)
     codes: Codes | None = None
     stages: list[Dictionaries] = []
     while len(stage.blocks) > 1:
