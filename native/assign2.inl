@@ -19,7 +19,12 @@ static inline void subtract(int Kp, const float* v, const float* row, float* out
 template <bool kFull>
 static inline float subtract_groups(const Tables& t, const float* v, const float* row, float* d, float* out) {
     if (kFull) {
-        subtract_sixteens(v, row, d, out);
+        const auto store_difference = [&](int k) {
+            const Vec x = load(v + k) - load(row + k);
+            store(d + k, x);
+            return x;
+        };
+        least_of_sixteens(store_difference, out);
         return least_of(out, kGroups);
     }
     subtract(t.Kp, v, row, d);

@@ -98,15 +98,13 @@ static inline void list_values(unsigned mask, Vec values, float* out) {
 #endif
 }
 
-// d = v - row for 256 values; out[g] = the least of d[16 g ... 16 g + 15].
-static inline void subtract_sixteens(const float* v, const float* row, float* d, float* out) {
+// out[g] = the least of the 16 values from 16 g on, of 256; at(k) gives the register of those from k on.
+template <typename At>
+static inline void least_of_sixteens(const At& at, float* out) {
 #if defined(__AVX512F__)
     // Four rounds, each folding two registers into one; the last permutation puts the groups in order.
     Vec m[16];
-    for (int g = 0; g < 16; ++g) {
-        m[g] = load(v + 16 * g) - load(row + 16 * g);
-        store(d + 16 * g, m[g]);
-    }
+    for (int g = 0; g < 16; ++g) m[g] = at(16 * g);
     for (int g = 0; g < 8; ++g) {
         m[g] = least(_mm512_shuffle_f32x4(m[g], m[g + 8], 0x44), _mm512_shuffle_f32x4(m[g], m[g + 8], 0xEE));
     }
@@ -121,12 +119,8 @@ static inline void subtract_sixteens(const float* v, const float* row, float* d,
     store(out, _mm512_permutexvar_ps(order, all));
 #else
     for (int g = 0; g < 16; ++g) {
-        Vec m = splat(__builtin_inff());
-        for (int k = 16 * g; k < 16 * g + 16; k += kLanes) {
-            const Vec x = load(v + k) - load(row + k);
-            store(d + k, x);
-            m = least(m, x);
-        }
+        Vec m = at(16 * g);
+        for (int k = 16 * g + kLanes; k < 16 * g + 16; k += kLanes) m = least(m, at(k));
         out[g] = least_lane(m);
     }
 #endif

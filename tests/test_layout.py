@@ -17,8 +17,8 @@ LINES, FUNCTION_LINES = 400, 60
 
 # the way data flows; a module imports only what stands before it
 LINE = [
-    *("_core", "_parallel", "_rows", "_progress", "_files", "dictionaries", "_validation", "assignment", "update"),
-    *("rotation", "training", "initialization", "initialization.random", "initialization.kmeans"),
+    *("_core", "_parallel", "_rows", "_progress", "_files", "dictionaries", "_validation", "assignment", "pursuit"),
+    *("update", "rotation", "training", "initialization", "initialization.random", "initialization.kmeans"),
     *("initialization.hierarchical", "encoding", "estimators", "estimators.base", "estimators.group", "baselines"),
     *("store", "datasets", "__init__", "cli"),
 ]
