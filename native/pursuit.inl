@@ -31,6 +31,7 @@ struct Tree {
     Code* choice;        // (C)  the path
     Code* found;         // (C)  the best leaf
     float best;
+    int winner;  // the sibling that the best leaf is under, or -1
     const volatile int* stop;
 
     float* scores_at(int c, int b) const {
@@ -68,7 +69,7 @@ static Tree plant(const Tables& t, int L, void* work, const volatile int* stop) 
     const float** adds = reinterpret_cast<const float**>(p);
     Code* choice = reinterpret_cast<Code*>(adds + C);
     return {t,      L < t.K ? L : t.K, nullptr, scores, candidates, values, indices, a, d, minima, rows, adds,
-            choice, nullptr,           0,       stop};
+            choice, nullptr,           0,       -1,     stop};
 }
 
 // out[g] = the least of group g of at(k), which gives the register from k on; +inf for groups past the end.
@@ -154,13 +155,17 @@ static inline int choose(const Tree& s, const float* v, int* out) {
     return count < s.L ? count : s.L;
 }
 
+// Costs below this are at most the best.
+static inline float limit_of_costs(const Tree& s) { return __builtin_nextafterf(s.best, __builtin_inff()); }
+
 // Lists the rows of T, codewords of dictionary C - 2, whose leaves may be better than the best one; at(k)
 // gives the register of a from k on. Returns how many there are now.
 template <bool kFull, typename At>
 static inline int open_rows(const Tree& s, int x, float cost, const At& at, int count) {
     const int c = s.t.C - 2, Kp = kFull ? 256 : s.t.Kp;
     const float* rowmin = s.t.row_minima(c + 1, c);
-    const Vec limit = splat(s.best), vcost = splat(cost), least_d = splat(least_of(s.minima_of(x), kGroups));
+    const Vec limit = splat(limit_of_costs(s)), vcost = splat(cost),
+              least_d = splat(least_of(s.minima_of(x), kGroups));
     int* rows = s.rows + count;
 #pragma GCC unroll 4
     for (int k = 0; k < Kp; k += kLanes) {
@@ -170,73 +175,60 @@ static inline int open_rows(const Tree& s, int x, float cost, const At& at, int 
     return static_cast<int>(rows - s.rows);
 }
 
-// Of the rows listed, keeps those with a leaf that is better than the best one; returns how many.
-template <bool kFull>
-static inline int better_rows(const Tree& tree, const Siblings& nodes, int count) {
-    const Tree s = tree;  // a copy, which the lists cannot overlap
-    const Tables& t = s.t;
-    const int c = t.C - 2, Kp = kFull ? 256 : t.Kp, width = kFull ? 16 : t.width;
-    const float *T = t.row(c + 1, c, 0), *groupmin = t.group_minima(c + 1, c);
-    const Vec limit = splat(s.best);
-    int items[kRowsAtOnce * kGroups + kGroups];
-    int kept = 0;
-    for (int first = 0; first < count; first += kRowsAtOnce) {
-        const int end = count - first < kRowsAtOnce ? count : first + kRowsAtOnce;
-        int found = 0;
-        for (int r = first; r < end; ++r) {
-            const int x = s.rows[r] >> 16, j = s.rows[r] & 0xffff;
-            const Vec cost = splat(nodes.costs[x] + s.a_of(x)[j]);
-            const float *minima = s.minima_of(x),
-                        *T_minima = groupmin + static_cast<std::size_t>(j) * kGroups;
-            for (int g = 0; g < kGroups; g += kLanes) {
-                const unsigned open = lanes_below(cost + (load(minima + g) + load(T_minima + g)), limit);
-                found += list_lanes(open, r * kGroups + g, items + found);
-            }
-        }
-        for (int y = 0; y < found; ++y) {
-            const int entry = s.rows[items[y] / kGroups], x = entry >> 16, j = entry & 0xffff;
-            const int start = items[y] % kGroups * width, stop = start + width < Kp ? start + width : Kp;
-            const float *d = s.d_of(x), *row = T + static_cast<std::size_t>(j) * Kp;
-            Vec m = load(d + start) + load(row + start);
-            for (int k = start + kLanes; k < stop; k += kLanes) m = least(m, load(d + k) + load(row + k));
-            if (lanes_below(splat(nodes.costs[x] + s.a_of(x)[j]) + m, limit)) {
-                if (kept == 0 || s.rows[kept - 1] != entry) s.rows[kept++] = entry;
-            }
-        }
-    }
-    return kept;
-}
-
-// The best leaf under codeword j of the last dictionary but one, if it is better than the best so far.
-static inline void try_leaves(Tree& s, const Siblings& nodes, int x, int j) {
+// The best leaf of row j under node x becomes the best of all if it costs less, or as much and comes first by
+// score under the same node, and if j is among the L.
+static void try_row(Tree& s, const Siblings& nodes, int x, int j) {
     const int c = s.t.C - 2;
-    const float *d = s.d_of(x), *row = s.t.row(c + 1, c, j);
+    const float *a = s.a_of(x), *d = s.d_of(x), *row = s.t.row(c + 1, c, j);
     Vec m = splat(__builtin_inff());
     for (int k = 0; k < s.t.Kp; k += kLanes) m = least(m, load(d + k) + load(row + k));
-    const float score = least_lane(m), cost = (nodes.costs[x] + s.a_of(x)[j]) + score;
-    if (!(cost < s.best)) return;
+    const float score = least_lane(m), cost = (nodes.costs[x] + a[j]) + score;
+    const bool first =
+        s.winner == x && (a[j] < a[s.choice[c]] || (a[j] == a[s.choice[c]] && j < s.choice[c]));
+    if (!(cost < s.best || (cost == s.best && first)) || rank_of(a, s.t.Kp, j) >= s.L) return;
     s.best = cost;
+    s.winner = x;
     if (c > 0) s.choice[c - 1] = static_cast<Code>(nodes.chosen[x]);
     s.choice[c] = static_cast<Code>(j);
     s.choice[c + 1] = static_cast<Code>(index_of_sum(s.t.Kp, 0, d, row, score));
     __builtin_memcpy(s.found, s.choice, s.t.C * sizeof(Code));
 }
 
-// The leaves under nodes whose a, d and the minima of d are in place. Rows with a better leaf are few: they
-// are visited as the tree has it, node by node, by score.
+// The groups of columns of the rows listed, with a, d and the minima of d of their nodes in place.
 template <bool kFull>
-static inline void try_nodes(Tree& s, const Siblings& nodes, int open) {
-    const int count = better_rows<kFull>(s, nodes, open);
-    for (int first = 0, end; first < count; first = end) {
-        const int x = s.rows[first] >> 16;
-        const float* a = s.a_of(x);
-        for (end = first; end < count && s.rows[end] >> 16 == x; ++end)
-            s.values[end - first] = a[s.rows[end] & 0xffff];
-        const int some = end - first;
-        for (int k = 0; k < kPad; k += kLanes) store(s.values + some + k, splat(__builtin_inff()));
-        for (int r = 0; r < some; ++r) s.indices[rank_of(s.values, some, r)] = s.rows[first + r] & 0xffff;
-        for (int r = 0; r < some && rank_of(a, s.t.Kp, s.indices[r]) < s.L; ++r) {
-            try_leaves(s, nodes, x, s.indices[r]);
+static inline void try_rows(Tree& s, const Siblings& nodes, int count) {
+    const Tables& t = s.t;
+    const int c = t.C - 2, Kp = kFull ? 256 : t.Kp, width = kFull ? 16 : t.width;
+    const float *T = t.row(c + 1, c, 0), *groupmin = t.group_minima(c + 1, c);
+    const float *all_a = s.a, *all_d = s.d, *all_minima = s.d_minima;
+    const int* rows = s.rows;
+    Vec limit = splat(limit_of_costs(s));
+    int items[kRowsAtOnce * kGroups + kGroups];
+    for (int first = 0; first < count; first += kRowsAtOnce) {
+        const int end = count - first < kRowsAtOnce ? count : first + kRowsAtOnce;
+        int found = 0;
+        for (int r = first; r < end; ++r) {
+            const int x = rows[r] >> 16, j = rows[r] & 0xffff;
+            const Vec cost = splat(nodes.costs[x] + all_a[static_cast<std::size_t>(x) * Kp + j]);
+            const float* minima = all_minima + x * kGroups;
+            const float* T_minima = groupmin + static_cast<std::size_t>(j) * kGroups;
+            for (int g = 0; g < kGroups; g += kLanes) {
+                const unsigned open = lanes_below(cost + (load(minima + g) + load(T_minima + g)), limit);
+                found += list_lanes(open, r * kGroups + g, items + found);
+            }
+        }
+        for (int y = 0; y < found; ++y) {
+            const int x = rows[items[y] / kGroups] >> 16, j = rows[items[y] / kGroups] & 0xffff;
+            const int start = items[y] % kGroups * width, stop = start + width < Kp ? start + width : Kp;
+            const float *d = all_d + static_cast<std::size_t>(x) * Kp,
+                        *row = T + static_cast<std::size_t>(j) * Kp;
+            Vec m = load(d + start) + load(row + start);
+            for (int k = start + kLanes; k < stop; k += kLanes) m = least(m, load(d + k) + load(row + k));
+            const Vec cost = splat(nodes.costs[x] + all_a[static_cast<std::size_t>(x) * Kp + j]);
+            if (lanes_below(cost + m, limit)) {
+                try_row(s, nodes, x, j);
+                limit = splat(limit_of_costs(s));
+            }
         }
     }
 }
@@ -269,7 +261,8 @@ static void try_children(Tree& s, float cost, const int* candidates, int count) 
             least_of_groups<kFull>(s.t, sum_d, s.minima_of(x));
             open = open_rows<kFull>(s, x, nodes.costs[x], sum_a, open);
         }
-        try_nodes<kFull>(s, nodes, open);
+        s.winner = -1;
+        try_rows<kFull>(s, nodes, open);
     }
 }
 
@@ -340,7 +333,8 @@ static void pursue_row(Tree& s, bool start) {
         const Siblings nodes{1, {0}, {0}};
         s.a = s.scores_at(0, 0), s.d = s.scores_at(0, 1);
         least_of_groups<kFull>(t, [&](int k) { return load(s.d + k); }, s.d_minima);
-        try_nodes<kFull>(s, nodes, open_rows<kFull>(s, 0, 0, [&](int k) { return load(s.a + k); }, 0));
+        s.winner = -1;
+        try_rows<kFull>(s, nodes, open_rows<kFull>(s, 0, 0, [&](int k) { return load(s.a + k); }, 0));
     } else {
         visit<kFull>(s, 0, 0);
     }

@@ -106,7 +106,7 @@ def procrustes(M):
 
 def mcmp(X, D, n_candidates):
     """MCMP: the whole tree, depth first; returns codes and the leaf's cost, ½‖x − Σ d‖² less ½‖x‖²."""
-    C, K, _ = D.shape
+    C, _K, _ = D.shape
     D = D.astype(float)
     codes, costs = np.zeros((len(X), C), int), np.zeros(len(X))
     for i, x in enumerate(np.asarray(X, float)):

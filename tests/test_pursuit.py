@@ -149,7 +149,7 @@ def test_no_table_raises_with_the_way_out(rng, workers):
     D = rng.standard_normal((2, 20, 3)).astype(np.float32)
     tables = Tables.of(D, workers)
     bare = Tables(tables.D, tables.padded, tables.N, tables.order, tables.place)
-    with pytest.raises(ValueError, match="2 dictionaries of 20 codewords.*use fewer"):
+    with pytest.raises(ValueError, match=r"2 dictionaries of 20 codewords.*use fewer"):
         pursue_block(D[0], bare, 10, None, workers)
 
 
