@@ -113,7 +113,7 @@ struct Tree {
 // V (n, C, 256) the products of the rows with the codewords; N (C, 256), T (C, C, 256, 256) as gkmeans has
 // them. C from 2 to 8, L at most 16.
 extern "C" void exhaustive(int n, int C, int L, const float* V, const float* T, const float* N, std::uint16_t* codes) {
-    static thread_local Tree<256> tree;
+    Tree<256> tree;
     tree.C = C, tree.K = 256, tree.L = L, tree.T = T;
     for (int i = 0; i < n; ++i) {
         const float* x = V + static_cast<std::size_t>(i) * C * 256;
