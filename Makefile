@@ -28,6 +28,7 @@ bench: $(VENV)/installed-faiss
 	$(BIN)/python benchmarks/train.py
 	$(BIN)/python benchmarks/encode.py
 	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/pursuit.py
 
 # All of MNIST at three lengths and two orders: about half an hour.
 mnist: $(VENV)/installed

@@ -10,15 +10,15 @@
 namespace gkmeans {
 namespace GKMEANS_LEVEL {
 
-// out[g] = the least of group g of v - row, +inf for groups past the end; returns the least of all.
-template <bool kFull>
-static inline float subtract_groups(const Tables& t, const float* v, const float* row, float* out) {
-    if (kFull) return subtract_sixteens(v, row, out);
-    for (int g = 0; g < kGroups; ++g) out[g] = __builtin_inff();
-    for (int g = 0; g * t.width < t.Kp; ++g) {
-        const int end = (g + 1) * t.width < t.Kp ? (g + 1) * t.width : t.Kp;
+// out[g] = the least of group g of at(k), which gives the register from k on; +inf for groups past the end.
+// Returns the least of all.
+template <bool kFull, typename At>
+static inline float least_of_groups(const Tables& t, const At& at, float* out) {
+    if (kFull) return least_of_sixteens(at, out);
+    for (int g = 0; g < kGroups; ++g) {
         Vec m = splat(__builtin_inff());
-        for (int k = g * t.width; k < end; k += kLanes) m = least(m, load(v + k) - load(row + k));
+        const int end = (g + 1) * t.width < t.Kp ? (g + 1) * t.width : t.Kp;
+        for (int k = g * t.width; k < end; k += kLanes) m = least(m, at(k));
         out[g] = least_lane(m);
     }
     return least_of(out, kGroups);
@@ -49,7 +49,7 @@ template <bool kFull>
 static inline void prepare(Pair& p, int r, const float* Vb, const float* Vc, int j, int k) {
     const float *Tb = p.t.row(p.b, p.c, k), *Tc = p.t.row(p.c, p.b, j);
     p.Vb[r] = Vb, p.Tb[r] = Tb, p.Vc[r] = Vc, p.Tc[r] = Tc;
-    p.least[r] = subtract_groups<kFull>(p.t, Vc, Tc, p.minima[r]);
+    p.least[r] = least_of_groups<kFull>(p.t, [&](int k) { return load(Vc + k) - load(Tc + k); }, p.minima[r]);
     p.best[r] = (Vb[j] - Tb[j]) + ((Vc[k] - Tc[k]) + Tc[k]);
     p.winner[r] = -1;
 }
@@ -171,7 +171,7 @@ static inline void best_pairs(Pair& p, int some, const int* rows, float* V, Code
 
 static void order2(const Tables& t, int n, float* V, Code* codes, void* work, const volatile int* stop) {
     const Scratch s = carve(t, n, work);
-    Pair p{t, 0, 0};
+    Pair p{t};
     p.row_and_code = reinterpret_cast<int*>(s.vectors);
     p.a = s.vectors + static_cast<std::size_t>(kTogether) * t.Kp + kPad;
     const int pairs = t.C == 2 ? 1 : t.C;

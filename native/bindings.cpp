@@ -6,6 +6,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <climits>
+#include <cmath>
 #include <cstdlib>
 #include <memory>
 #include <optional>
@@ -57,16 +58,11 @@ static std::unique_ptr<void, Free> allocate(std::size_t bytes) {
     return std::unique_ptr<void, Free>(p);
 }
 
-// Rows whose costs are worked on together. Order 1 shares the part of T that a dictionary needs between many
-// rows; higher orders want the costs themselves to stay near.
-constexpr int kBatchOrder1 = 512, kBatch = 16;
-constexpr std::size_t kSeenCodes = 1 << 22;  // of n C^2 that a batch may keep
-
-static void assign(Out<float, 3> V, In<float, 4> T, In<float, 2> N, In<float, 3> rowmin,
-                   In<float, 4> groupmin, Out<Code, 2> codes, int order, bool start, In<int, 1> stop,
-                   const Level& level, int batch) {
-    const int n = dimension(V.shape(0)), C = dimension(T.shape(0)), K = dimension(T.shape(2)),
-              Kp = dimension(T.shape(3));
+static Tables checked_tables(const Out<float, 3>& V, const In<float, 4>& T, const In<float, 2>& N,
+                             const In<float, 3>& rowmin, const In<float, 4>& groupmin,
+                             const Out<Code, 2>& codes) {
+    dimension(V.shape(0));
+    const int C = dimension(T.shape(0)), K = dimension(T.shape(2)), Kp = dimension(T.shape(3));
     require(C >= 1 && K >= 1 && K <= 65536 && Kp >= K && Kp % kPad == 0, "T must have shape (C, C, K, Kp)");
     require(T.shape(1) == T.shape(0), "T must have shape (C, C, K, Kp)");
     require(V.shape(1) == T.shape(0) && V.shape(2) == T.shape(3), "V must have shape (n, C, Kp)");
@@ -77,6 +73,23 @@ static void assign(Out<float, 3> V, In<float, 4> T, In<float, 2> N, In<float, 3>
                 groupmin.shape(2) == T.shape(2) && groupmin.shape(3) == kGroups,
             "groupmin must have shape (C, C, K, 16)");
     require(codes.shape(0) == V.shape(0) && codes.shape(1) == T.shape(0), "codes must have shape (n, C)");
+    for (int c = 0; c < C; ++c) {  // a codeword of the padding that could win would be read past the end of T
+        for (int k = K; k < Kp; ++k) require(N(c, k) == HUGE_VALF, "N must be +inf from column K on");
+    }
+    const int width = kPad * ((Kp / kPad + kGroups - 1) / kGroups);
+    return {C, K, Kp, width, T.data(), N.data(), rowmin.data(), groupmin.data()};
+}
+
+// Rows whose costs are worked on together. Order 1 shares the part of T that a dictionary needs between many
+// rows; higher orders want the costs themselves to stay near.
+constexpr int kBatchOrder1 = 512, kBatch = 16;
+constexpr std::size_t kSeenCodes = 1 << 22;  // of n C^2 that a batch may keep
+
+static void assign(Out<float, 3> V, In<float, 4> T, In<float, 2> N, In<float, 3> rowmin,
+                   In<float, 4> groupmin, Out<Code, 2> codes, int order, bool start, In<int, 1> stop,
+                   const Level& level, int batch) {
+    const Tables tables = checked_tables(V, T, N, rowmin, groupmin, codes);
+    const int n = dimension(V.shape(0)), C = tables.C, K = tables.K, Kp = tables.Kp;
     require(order >= 0 && order <= C && order <= kMaxOrder, "order must be from 0 to C, and at most 64");
     require(stop.shape(0) == 1, "stop must have shape (1,)");
     require(batch >= 0, "batch must be at least 1, or 0 for the default");
@@ -84,8 +97,6 @@ static void assign(Out<float, 3> V, In<float, 4> T, In<float, 2> N, In<float, 3>
     if (!start) check_codes(codes, K);
     while (batch > 1 && static_cast<std::size_t>(batch) * C * C > kSeenCodes) batch /= 2;
     const Kernels& kernels = at_level(level);
-    const int width = kPad * ((Kp / kPad + kGroups - 1) / kGroups);
-    const Tables tables{C, K, Kp, width, T.data(), N.data(), rowmin.data(), groupmin.data()};
     auto work = allocate(workspace(C, Kp, batch, order));
     nb::gil_scoped_release release;
     for (int first = 0; first < n && !*const_cast<const volatile int*>(stop.data()); first += batch) {
@@ -101,6 +112,20 @@ static void assign(Out<float, 3> V, In<float, 4> T, In<float, 2> N, In<float, 3>
         if (order == 2) kernels.order2(tables, m, v, code, work.get(), stop.data());
         if (order > 2) kernels.order_n(tables, order, m, v, code, work.get(), stop.data());
     }
+}
+
+static void pursue(Out<float, 3> V, In<float, 4> T, In<float, 2> N, In<float, 3> rowmin,
+                   In<float, 4> groupmin, Out<Code, 2> codes, int n_candidates, bool start, In<int, 1> stop,
+                   const Level& level) {
+    const Tables tables = checked_tables(V, T, N, rowmin, groupmin, codes);
+    require(n_candidates >= 1, "n_candidates must be at least 1");
+    require(stop.shape(0) == 1, "stop must have shape (1,)");
+    if (!start) check_codes(codes, tables.K);
+    const Kernels& kernels = at_level(level);
+    auto work = allocate(pursuit_workspace(tables.C, tables.Kp));
+    nb::gil_scoped_release release;
+    kernels.pursue(tables, n_candidates, static_cast<int>(V.shape(0)), V.data(), codes.data(), start,
+                   work.get(), stop.data());
 }
 
 static void nearest(In<float, 2> V, In<float, 1> N, Out<Code, 1> codes, const Level& level) {
@@ -168,6 +193,8 @@ NB_MODULE(_core, m) {
     };  // a converted copy would be lost
     m.def("assign", &assign, array("V"), array("T"), array("N"), array("rowmin"), array("groupmin"),
           array("codes"), nb::arg("order"), nb::arg("start"), array("stop"), level, nb::arg("batch") = 0);
+    m.def("pursue", &pursue, array("V"), array("T"), array("N"), array("rowmin"), array("groupmin"),
+          array("codes"), nb::arg("n_candidates"), nb::arg("start"), array("stop"), level);
     m.def("nearest", &nearest, array("V"), array("N"), array("codes"), level);
     m.def("decode", &decode, array("D"), array("codes"), array("out"), level);
     m.def("errors", &errors, array("X"), array("D"), array("codes"), array("out"), level);

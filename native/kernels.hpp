@@ -12,6 +12,7 @@ using Code = std::uint16_t;
 constexpr int kPad = 16;       // floats; one 512-bit register, the widest level's step
 constexpr int kGroups = 16;    // groups of columns that a row of T is bounded by
 constexpr int kVectors = 18;   // of Kp floats that order 2 works in
+constexpr int kSiblings = 16;  // nodes of the pursuit's tree worked on together
 constexpr int kMaxOrder = 64;  // dictionaries assigned jointly; far beyond what can be searched
 
 // The dictionaries as the assignment sees them (Eq. 8).
@@ -56,6 +57,10 @@ struct Kernels {
     void (*order2)(const Tables&, int n, float* V, Code* codes, void* work, const volatile int* stop);
     // Order-m group assignment over m consecutive dictionaries by branch and bound.
     void (*order_n)(const Tables&, int m, int n, float* V, Code* codes, void* work, const volatile int* stop);
+    // Multiple candidate matching pursuit with L candidates at each depth, with exact pruning; V holds <x,
+    // d>. Where `start` is false, the codes given stay unless a leaf is better.
+    void (*pursue)(const Tables&, int L, int n, float* V, Code* codes, bool start, void* work,
+                   const volatile int* stop);
 
     // out (n, P) = sum over c of D[c, codes[i, c]], with D (C, K, P).
     void (*decode)(int n, int C, int K, int P, const float* D, const Code* codes, float* out);
@@ -75,6 +80,13 @@ inline std::size_t workspace(int C, int Kp, int n, int m) {
          static_cast<std::size_t>(n) * (2 * sizeof(int) + C * sizeof(float) + C * C * sizeof(Code)) + 63) /
         64 * 64;
     return m <= 2 ? shared : shared + 2 * static_cast<std::size_t>(m) * m * Kp * sizeof(float);
+}
+
+// Bytes of `work` for a pursuit: what pursuit.inl carves, each part a multiple of 64.
+inline std::size_t pursuit_workspace(int C, int Kp) {
+    const std::size_t c = C, Kpp = Kp + kPad;
+    const std::size_t floats = c * c * Kp + (c + 2) * Kpp + 3 * kSiblings * Kp + kSiblings * kGroups + kPad;
+    return floats * sizeof(float) + (c * (sizeof(float*) + sizeof(Code)) + 63) / 64 * 64;
 }
 
 const Kernels& kernels_baseline();

@@ -11,4 +11,6 @@
 //
 #include "assign_n.inl"
 //
+#include "pursuit.inl"
+//
 #include "sums.inl"

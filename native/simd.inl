@@ -110,12 +110,14 @@ static inline void list_values(unsigned mask, Vec values, float* out) {
 #endif
 }
 
-// out[g] = the least of v - row over columns 16 g ... 16 g + 15 of 256; returns the least of all.
-static inline float subtract_sixteens(const float* v, const float* row, float* out) {
+// out[g] = the least of the 16 values from 16 g on, of 256; at(k) gives the register of those from k
+// on. Returns the least of all.
+template <typename At>
+static inline float least_of_sixteens(const At& at, float* out) {
 #if defined(__AVX512F__)
     // Four rounds, each folding two registers into one; the last permutation puts the groups in order.
     Vec m[16];
-    for (int g = 0; g < 16; ++g) m[g] = load(v + 16 * g) - load(row + 16 * g);
+    for (int g = 0; g < 16; ++g) m[g] = at(16 * g);
     for (int g = 0; g < 8; ++g) {
         m[g] = least(_mm512_shuffle_f32x4(m[g], m[g + 8], 0x44), _mm512_shuffle_f32x4(m[g], m[g + 8], 0xEE));
     }
@@ -132,8 +134,8 @@ static inline float subtract_sixteens(const float* v, const float* row, float* o
 #else
     Vec low = splat(__builtin_inff());
     for (int g = 0; g < 16; ++g) {
-        Vec m = splat(__builtin_inff());
-        for (int k = 16 * g; k < 16 * g + 16; k += kLanes) m = least(m, load(v + k) - load(row + k));
+        Vec m = at(16 * g);
+        for (int k = 16 * g + kLanes; k < 16 * g + 16; k += kLanes) m = least(m, at(k));
         out[g] = least_lane(m);
         low = least(low, m);
     }

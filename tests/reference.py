@@ -102,3 +102,26 @@ def procrustes(M):
     """Orthogonal R with the largest tr(Rᵀ M)."""
     U, _, Vt = np.linalg.svd(M)
     return U @ Vt
+
+
+def mcmp(X, D, n_candidates):
+    """MCMP: the whole tree, depth first; returns codes and the leaf's cost, ½‖x − Σ d‖² less ½‖x‖²."""
+    C, _K, _ = D.shape
+    D = D.astype(float)
+    codes, costs = np.zeros((len(X), C), int), np.zeros(len(X))
+    for i, x in enumerate(np.asarray(X, float)):
+        best = np.inf
+        stack = [((), x)]
+        while stack:
+            path, y = stack.pop()
+            scores = (D[len(path)] ** 2).sum(axis=1) / 2 - D[len(path)] @ y
+            order = np.argsort(scores, kind="stable")[: n_candidates if len(path) < C - 1 else 1]
+            if len(path) == C - 1:
+                left = y - D[C - 1, order[0]]
+                cost = (left @ left - x @ x) / 2
+                if cost < best:
+                    best, codes[i] = cost, (*path, order[0])
+            else:
+                stack += [((*path, k), y - D[len(path), k]) for k in order[::-1]]
+        costs[i] = best
+    return codes, costs

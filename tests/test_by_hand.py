@@ -71,7 +71,9 @@ def test_update_of_two_dictionaries_solves_both_together():
 
 
 def a_run(rows, workers, order=1):
-    return Run(rows.energy(workers), GroupAssignment(order), 1e-6, np.random.default_rng(0), workers, Reporter("test", 0))
+    return Run(
+        rows.energy(workers), GroupAssignment(order), 1e-6, np.random.default_rng(0), workers, Reporter("test", 0)
+    )
 
 
 def test_random_start_holds_rows_of_the_data(workers):

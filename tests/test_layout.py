@@ -17,9 +17,10 @@ LINES, FUNCTION_LINES = 400, 60
 
 # the way data flows; a module imports only what stands before it
 LINE = [
-    *("_core", "_parallel", "_rows", "_progress", "_files", "dictionaries", "_validation", "assignment", "update"),
-    *("rotation", "training", "initialization", "initialization.random", "initialization.kmeans"),
-    *("initialization.hierarchical", "encoding", "estimators", "estimators.base", "estimators.group", "baselines"),
+    *("_core", "_parallel", "_rows", "_progress", "_files", "dictionaries", "_validation", "assignment", "pursuit"),
+    *("update", "rotation", "training", "initialization", "initialization.random", "initialization.kmeans"),
+    *("initialization.hierarchical", "encoding", "estimators", "estimators.base", "estimators.group"),
+    *("estimators.cartesian", "estimators.optimized_cartesian", "baselines"),
     *("store", "_formats", "vectors", "_download", "datasets", "__init__", "cli"),
 ]
 

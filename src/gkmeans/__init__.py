@@ -5,7 +5,17 @@ from ._files import FileError
 from ._validation import DataWarning
 from .estimators.cartesian import CartesianKMeans
 from .estimators.group import GroupKMeans
+from .estimators.optimized_cartesian import OptimizedCartesianKMeans
 from .store import load
 
 __version__ = "0.1.0"
-__all__ = ["CartesianKMeans", "DataWarning", "FileError", "GroupKMeans", "datasets", "load", "vectors"]
+__all__ = [
+    "CartesianKMeans",
+    "DataWarning",
+    "FileError",
+    "GroupKMeans",
+    "OptimizedCartesianKMeans",
+    "datasets",
+    "load",
+    "vectors",
+]

@@ -19,6 +19,18 @@ def assign(
     level: str | None = None,
     batch: int = 0,  # rows worked on together; 0 chooses
 ) -> None: ...
+def pursue(
+    V: _Floats,  # (n, C, Kp) products of the rows with the codewords; used up
+    T: _Floats,  # (C, C, K, Kp)
+    N: _Floats,  # (C, Kp)
+    rowmin: _Floats,  # (C, C, Kp)
+    groupmin: _Floats,  # (C, C, K, 16)
+    codes: _Codes,  # (n, C) in and out
+    n_candidates: int,
+    start: bool,  # False: the codes given stay unless a leaf is better
+    stop: NDArray[np.int32],  # (1,) not 0: return early
+    level: str | None = None,
+) -> None: ...
 def nearest(V: _Floats, N: _Floats, codes: _Codes, level: str | None = None) -> None: ...
 def decode(D: _Floats, codes: _Codes, out: _Floats, level: str | None = None) -> None: ...
 def errors(X: _Floats, D: _Floats, codes: _Codes, out: _Floats, level: str | None = None) -> None: ...

@@ -8,8 +8,11 @@ from . import _files
 from .estimators.base import KIND, AdditiveQuantizer
 from .estimators.cartesian import CartesianKMeans
 from .estimators.group import GroupKMeans
+from .estimators.optimized_cartesian import OptimizedCartesianKMeans
 
-ESTIMATORS: dict[str, type[AdditiveQuantizer]] = {kind.__name__: kind for kind in (GroupKMeans, CartesianKMeans)}
+ESTIMATORS: dict[str, type[AdditiveQuantizer]] = {
+    kind.__name__: kind for kind in (GroupKMeans, CartesianKMeans, OptimizedCartesianKMeans)
+}
 
 
 def load(path: str | os.PathLike[str]) -> AdditiveQuantizer:

@@ -19,7 +19,6 @@ from .dictionaries import Block, Dictionaries
 from .rotation import rotated
 from .update import Statistics, centred
 
-
 ROTATIONS = 3
 """Rotations in one update, each followed by its codewords: they need no pass over the data."""
 
