@@ -286,13 +286,15 @@ def test_table2_marks_what_is_estimated_in_every_output(tmp_path, monkeypatch, d
 
 
 def test_table2_measures_all_where_the_budget_allows(tmp_path):
-    rows = table2(small(), tmp_path, methods=["MCMP", "2h"], dictionaries=(2, 4), settings=TINY)
+    settings = Settings(**(vars(TINY) | {"mcmp_iter": 2}))
+    rows = table2(small(), tmp_path, methods=["MCMP", "2h"], dictionaries=(2, 4), settings=settings)
     assert not any(row["estimated"] for row in rows)
     assert all(row["sample_rows"] == 200 for row in rows)
     text = (tmp_path / "table2.md").read_text()
     assert "| MCMP | 2 → 4 |" in text
     assert "59.3" in text  # the paper's growth
     assert "estimated" not in text
+    assert "MCMP was trained for at most 2 iterations" in text
 
 
 def test_table2_uses_the_fits_of_table1_and_measures_once(tmp_path, counted):
@@ -470,6 +472,7 @@ def test_the_command_writes_the_table(tmp_path, drawn):
     assert result.exit_code == 0, result.output
     assert "(2, r)" in result.stdout
     assert len(content(tmp_path, "table1")["rows"]) == 4
+    assert "Only the first 600 vectors of each part: a trial" in (tmp_path / "table1.md").read_text()
     assert all((tmp_path / f"table1.{kind}").exists() for kind in KINDS)
 
 
@@ -487,6 +490,8 @@ def test_the_command_makes_all_of_them_and_leaves_out_what_has_no_such_method(tm
         (("table1", "--bits", "x"), "not a list of whole numbers"),
         (("table1", "--method", "lsq"), "'lsq' is not one of"),
         (("table2", "--method", "ck"), "table2 has no method ck-means"),
+        (("table2", "--bits", "20"), "multiple of 8"),
+        (("figure1", "--seeds", "0;1"), "--seeds '0;1'"),
         (("table1", "--max-iter", "0"), "max_iter=0"),
         (("table2", "--budget", "0"), "budget=0.0"),
     ],

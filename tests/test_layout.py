@@ -17,11 +17,18 @@ LINES, FUNCTION_LINES = 400, 60
 
 # the way data flows; a module imports only what stands before it
 LINE = [
-    *("_core", "_parallel", "_rows", "_progress", "_files", "_top", "dictionaries", "_validation", "assignment", "update"),
+    *("_core", "_parallel", "_rows", "_progress", "_files", "dictionaries", "_validation", "assignment", "update"),
     *("rotation", "training", "initialization", "initialization.random", "initialization.kmeans"),
     *("initialization.hierarchical", "encoding", "estimators", "estimators.base", "estimators.group", "baselines"),
-    *("store", "datasets", "metrics", "__init__", "experiments.paper", "experiments.methods", "experiments.subject"),
-    *("experiments.store", "experiments.run", "experiments.fits", "experiments.report", "experiments.pictures"),
+    *("store", "datasets", "_top", "metrics", "__init__", "experiments.paper", "experiments.methods"),
+    *(
+        "experiments.subject",
+        "experiments.store",
+        "experiments.run",
+        "experiments.fits",
+        "experiments.report",
+        "experiments.pictures",
+    ),
     *("experiments.scan", "experiments.pursued", "experiments.table1", "experiments.table2", "experiments.figure1"),
     *("experiments.figure2", "experiments", "reproduce", "cli"),
 ]

@@ -18,8 +18,9 @@ from ._validation import DataWarning
 from .datasets import load
 from .experiments import Settings, figure1, figure2, table1, table2
 from .experiments.figure2 import PAPER_METHODS as FIGURE2_METHODS
-from .experiments.methods import canonical
+from .experiments.methods import MCMP, canonical, count_dictionaries
 from .experiments.paper import METHODS
+from .experiments.pictures import check_matplotlib
 from .experiments.table2 import PAPER_METHODS as TABLE2_METHODS
 
 
@@ -62,15 +63,17 @@ def reproduce(
     """Re-make a table or figure of the paper; finished parts are kept, and a stopped run goes on where it was."""
     folder = out or Path("results") / dataset
     try:
+        check_matplotlib()
         settings = Settings(max_iter=max_iter, init_iter=init_iter, mcmp_iter=mcmp_iter, limit=limit, n_jobs=jobs)
         lengths = None if bits is None else _numbers("--bits", bits)
         chosen = None if method is None else [canonical(name) for name in method]
+        numbers = _numbers("--seeds", seeds)
         parts = _parts(experiment, chosen)
         loaded = load(dataset, data)
         with warnings.catch_warnings():
             warnings.simplefilter("once", DataWarning)  # each fit has the same to say of the data
             for name, methods in parts.items():
-                function = _experiment(name, methods, lengths, _numbers("--seeds", seeds), budget, settings)
+                function = _experiment(name, methods, lengths, numbers, budget, settings)
                 function(loaded, folder, progress=True)
                 _show(folder, name)
     except (FileError, ImportError) as error:
@@ -108,7 +111,9 @@ def _experiment(
 ) -> Callable[..., Any]:
     """The function of an experiment with all that the command says of it."""
     if name == "table2":
-        counts: dict[str, Any] = {} if bits is None else {"dictionaries": [length // settings.width for length in bits]}
+        counts: dict[str, Any] = (
+            {} if bits is None else {"dictionaries": [count_dictionaries(MCMP, length, settings) for length in bits]}
+        )
         return partial(table2, methods=methods, seed=seeds[0], budget=budget, settings=settings, **counts)
     lengths: dict[str, Any] = {} if bits is None else {"bits": bits}
     function = {"table1": table1, "figure1": figure1, "figure2": figure2}[name]

@@ -141,7 +141,7 @@ def work(method: str, bits: int, n: int, P: int, settings: Settings) -> float:
     C, K = count_dictionaries(method, bits, settings), settings.n_codewords
     first, most = settings.init_iter, settings.max_iter
     product = float(n) * C * K * P  # S = −X Dᵀ
-    rotation = float(n) * P * P * 2 + 20.0 * P**3
+    rotation = float(n) * P * P / 4 + 4.0 * P**3  # fast BLAS: fewer seconds an operation
     blocks = float(n) * K * P + rotation  # one iteration of ck-means
     if method == "ck-means":
         return most * blocks
@@ -151,5 +151,5 @@ def work(method: str, bits: int, n: int, P: int, settings: Settings) -> float:
         return first * blocks + (settings.mcmp_iter or most) * (product + float(n) * K * float(CANDIDATES) ** (C - 1))
     solve = float(C * K) ** 3 / 3
     sweep = float(n) * C * C * K * (4 if method[-5] == "1" else 12)
-    start = {"h": 2 * product + sweep + count_stages(C, P) * rotation, "k": product, "r": 0.0}[method[-2]]
+    start = {"h": 1.3 * product + count_stages(C, P) * rotation, "k": product, "r": 0.0}[method[-2]]
     return first * start + most * (product + sweep + solve)

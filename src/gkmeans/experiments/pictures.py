@@ -55,7 +55,7 @@ def table1_picture(ours: Mapping[tuple[str, int], float], paper: Mapping[tuple[s
     """Bars of the distortion (× 10⁻²) of each method, grouped by length, with the paper's value as a line."""
     methods = list(dict.fromkeys(method for method, _ in ours))
     lengths = list(dict.fromkeys(bits for _, bits in ours))
-    figure, [axes] = _panels(1, (2.0 + 0.32 * len(methods) * len(lengths), 4.2))
+    figure, [axes] = _panels(1, (max(6.4, 2.0 + 0.32 * len(methods) * len(lengths)), 4.2))
     width = 0.84 / len(methods)
     for place, method in enumerate(methods):
         style = STYLES[method]
@@ -108,13 +108,14 @@ def figure1_picture(curves: Mapping[tuple[str, int], Sequence[float]], title: st
 
 def figure2_picture(curves: Mapping[tuple[str, int], Sequence[float]], title: str) -> Figure:
     """Recall over R in one panel, as in the paper: the marker tells the method, the line the length."""
-    lengths = list(dict.fromkeys(bits for _, bits in curves))
+    methods, lengths = (list(dict.fromkeys(pair[at] for pair in curves)) for at in (0, 1))
     figure, [axes] = _panels(1, (8.4, 5.2))
     for place, ((method, bits), values) in enumerate(curves.items()):
         style = _line(STYLES[method]) | {"linestyle": _LINES[lengths.index(bits) % len(_LINES)]}
         R = np.arange(1, len(values) + 1)
-        marks = np.unique(np.geomspace(1, len(R), 9).round().astype(int)) - 1
-        axes.plot(R, values, label=f"{method}-{bits}", markevery=list(marks), zorder=3 + place / 100, **style)
+        marks = np.unique(np.geomspace(1, len(R), 25).round().astype(int)) - 1
+        own = marks[methods.index(method) :: len(methods)]  # curves that meet keep their marks apart
+        axes.plot(R, values, label=f"{method}-{bits}", markevery=list(own), zorder=4 - place / 100, **style)
     axes.set_xscale("log")
     ticks = [tick for tick in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) if tick <= max(map(len, curves.values()))]
     axes.set_xticks(ticks, [str(tick) for tick in ticks])

@@ -45,6 +45,10 @@ def origin(about: Row) -> str:
         f"Seeds {', '.join(map(str, about['seeds']))}; K = {settings['n_codewords']}, max_iter = "
         f"{settings['max_iter']}, init_iter = {settings['init_iter']}.",
     ]
+    if settings["limit"] is not None:
+        lines.append(
+            f"Only the first {settings['limit']:,} vectors of each part: a trial, not to be held to the paper."
+        )
     for machine in about["machines"]:
         lines.append(
             f"gkmeans {machine['version']}, {machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads, "

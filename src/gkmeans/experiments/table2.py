@@ -96,7 +96,7 @@ def table2(
 
 
 def _write(store: Store, subject: Subject, rows: Sequence[dict[str, Any]], origin: dict[str, Any]) -> None:
-    write_report(store.folder, "table2", rows, origin, _markdown(rows, subject))
+    write_report(store.folder, "table2", rows, origin, _markdown(rows, subject, origin["settings"]))
     points: dict[str, list[tuple[int, float, bool]]] = {}
     for row in rows:
         points.setdefault(row["method"], []).append((row["dictionaries"], row["micros"], row["estimated"]))
@@ -134,7 +134,7 @@ def _job(
     def make() -> Cell:
         model = model_of(fitted, settings)
         model.encode(subject.base[:64])  # the first call of a process finds its BLAS and its kernels
-        values = _pursued(model, subject, C, seed, budget, settings) if method == MCMP else _encoded(model, subject)
+        values = _pursued(model, subject, seed, budget, settings) if method == MCMP else _encoded(model, subject)
         return store.keep(key, {**values, "vectors": len(subject.base)}, machine(settings))
 
     n, P = subject.base.shape
@@ -150,7 +150,7 @@ def _encoded(model: AdditiveQuantizer, subject: Subject) -> dict[str, Any]:
 
 
 def _pursued(
-    model: AdditiveQuantizer, subject: Subject, C: int, seed: int, budget: float, settings: Settings
+    model: AdditiveQuantizer, subject: Subject, seed: int, budget: float, settings: Settings
 ) -> dict[str, Any]:
     candidates = min(CANDIDATES, settings.n_codewords)
     timing = timed(
@@ -188,7 +188,7 @@ def _row(cell: Cell) -> dict[str, Any]:
     }
 
 
-def _markdown(rows: Sequence[dict[str, Any]], subject: Subject) -> str:
+def _markdown(rows: Sequence[dict[str, Any]], subject: Subject, settings: dict[str, Any]) -> str:
     lines = []
     for row in rows:
         marked = " (estimated)" if row["estimated"] else ""
@@ -212,6 +212,9 @@ def _markdown(rows: Sequence[dict[str, Any]], subject: Subject) -> str:
         "paper's figures are of SIFT1M with 24 threads on another machine: only the growth can be compared.",
         markdown_table(head, lines),
     ]
+    if any(row["dictionaries_of"] == MCMP for row in rows):
+        most = settings["mcmp_iter"] or settings["max_iter"]
+        parts.append(f"MCMP was trained for at most {most} iterations where it encodes with its own dictionaries.")
     for row in rows:
         if row["estimated"]:
             parts.append(
