@@ -21,16 +21,9 @@ LINE = [
     *("rotation", "training", "initialization", "initialization.random", "initialization.kmeans"),
     *("initialization.hierarchical", "encoding", "estimators", "estimators.base", "estimators.group", "baselines"),
     *("store", "datasets", "_top", "metrics", "__init__", "experiments.paper", "experiments.methods"),
-    *(
-        "experiments.subject",
-        "experiments.store",
-        "experiments.run",
-        "experiments.fits",
-        "experiments.report",
-        "experiments.pictures",
-    ),
-    *("experiments.scan", "experiments.pursued", "experiments.table1", "experiments.table2", "experiments.figure1"),
-    *("experiments.figure2", "experiments", "reproduce", "cli"),
+    *("experiments.subject", "experiments.store", "experiments.run", "experiments.fits", "experiments.report"),
+    *("experiments.pictures", "experiments.scan", "experiments.pursued", "experiments.table1", "experiments.table2"),
+    *("experiments.figure1", "experiments.figure2", "experiments", "reproduce", "cli"),
 ]
 
 
