@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 NATIVE := $(wildcard native/*) CMakeLists.txt pyproject.toml
 
-.PHONY: demo test lint format bench mnist sanitize clean
+.PHONY: demo test lint format bench mnist reproduce sanitize clean
 
 demo: $(VENV)/installed
 	$(BIN)/gkmeans demo
@@ -34,6 +34,10 @@ bench: $(VENV)/installed-faiss
 mnist: $(VENV)/installed
 	$(BIN)/python benchmarks/mnist.py
 
+# Every table and figure of the paper on MNIST, which lies under GKMEANS_DATA or is downloaded: hours, and it resumes.
+reproduce: $(VENV)/installed-reproduce
+	$(BIN)/gkmeans reproduce all --dataset mnist
+
 # The kernels under the address and undefined-behaviour sanitizers, in an environment of its own.
 sanitize:
 	$(PYTHON) -m venv .venv-sanitize
@@ -52,7 +56,7 @@ $(VENV)/installed: $(VENV)/bin/python $(NATIVE)
 	$(BIN)/python -m pip install -q -e .
 	touch $@
 
-$(VENV)/installed-dev $(VENV)/installed-faiss: $(VENV)/installed-%: $(VENV)/bin/python $(NATIVE)
+$(VENV)/installed-dev $(VENV)/installed-faiss $(VENV)/installed-reproduce: $(VENV)/installed-%: $(VENV)/bin/python $(NATIVE)
 	@echo "Building gkmeans and installing what it needs (about half a minute) ..."
 	$(BIN)/python -m pip install -q -e ".[$*]"
 	touch $(VENV)/installed $@

@@ -21,7 +21,11 @@ LINE = [
     *("update", "rotation", "training", "initialization", "initialization.random", "initialization.kmeans"),
     *("initialization.hierarchical", "encoding", "estimators", "estimators.base", "estimators.group"),
     *("estimators.cartesian", "estimators.optimized_cartesian", "baselines"),
-    *("store", "_formats", "vectors", "_download", "datasets", "__init__", "cli"),
+    *("store", "_formats", "vectors", "_download", "datasets", "_top", "metrics", "__init__", "experiments.paper"),
+    *("experiments.methods",),
+    *("experiments.subject", "experiments.store", "experiments.run", "experiments.fits", "experiments.report"),
+    *("experiments.pictures", "experiments.scan", "experiments.pursued", "experiments.table1", "experiments.table2"),
+    *("experiments.figure1", "experiments.figure2", "experiments", "reproduce", "cli"),
 ]
 
 

@@ -1,6 +1,6 @@
 """Group K-Means: vectors compressed to a few bytes, each the sum of one codeword from each of C dictionaries."""
 
-from . import datasets, vectors
+from . import datasets, metrics, vectors
 from ._files import FileError
 from ._validation import DataWarning
 from .estimators.cartesian import CartesianKMeans
@@ -17,5 +17,6 @@ __all__ = [
     "OptimizedCartesianKMeans",
     "datasets",
     "load",
+    "metrics",
     "vectors",
 ]

@@ -32,12 +32,9 @@ def _digest(arrays: Arrays, text: str) -> str:
     return digest.hexdigest()
 
 
-def write(path: str | os.PathLike[str], kind: str, arrays: Arrays, description: dict[str, Any]) -> None:
+def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
     """Write beside, flush, rename: a reader sees the old file or the new one."""
     target = Path(path)
-    text = json.dumps(description, sort_keys=True)
-    metadata = {"format": kind, "version": str(VERSION), "description": text, "sha256": _digest(arrays, text)}
-    data = save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, metadata)
     handle, beside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -52,6 +49,13 @@ def write(path: str | os.PathLike[str], kind: str, arrays: Arrays, description: 
         with contextlib.suppress(FileNotFoundError):
             os.unlink(beside)
         raise
+
+
+def write(path: str | os.PathLike[str], kind: str, arrays: Arrays, description: dict[str, Any]) -> None:
+    """Write arrays and what describes them as one file of this kind, whole or not at all."""
+    text = json.dumps(description, sort_keys=True)
+    metadata = {"format": kind, "version": str(VERSION), "description": text, "sha256": _digest(arrays, text)}
+    write_bytes(path, save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, metadata))
 
 
 def read(path: str | os.PathLike[str], kind: str) -> tuple[Arrays, dict[str, Any]]:

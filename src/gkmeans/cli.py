@@ -21,8 +21,10 @@ from .baselines import product_quantization
 from .datasets import load_sample
 from .estimators.base import AdditiveQuantizer
 from .estimators.group import GroupKMeans
+from .reproduce import reproduce
 
 app = typer.Typer(help="Group K-Means: compress vectors to a few bytes.", no_args_is_help=True, add_completion=False)
+app.command()(reproduce)
 Rows = NDArray[np.generic]
 
 

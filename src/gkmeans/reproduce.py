@@ -1,0 +1,127 @@
+"""The command ``gkmeans reproduce``: the paper's tables and figures for any dataset that the loaders read."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markdown import Markdown
+
+from ._files import FileError
+from ._validation import DataWarning
+from .datasets import load
+from .experiments import Settings, figure1, figure2, table1, table2
+from .experiments.figure2 import PAPER_METHODS as FIGURE2_METHODS
+from .experiments.methods import MCMP, canonical, count_dictionaries
+from .experiments.paper import METHODS
+from .experiments.pictures import check_matplotlib
+from .experiments.table2 import PAPER_METHODS as TABLE2_METHODS
+
+
+class Experiment(str, Enum):
+    """What can be re-made."""
+
+    table1 = "table1"
+    table2 = "table2"
+    figure1 = "figure1"
+    figure2 = "figure2"
+    all = "all"
+
+
+# which methods an experiment can take, and which it takes unless told
+_CAN = {"table1": METHODS, "table2": TABLE2_METHODS, "figure1": METHODS, "figure2": METHODS}
+_USUAL = _CAN | {"figure2": FIGURE2_METHODS}
+
+
+def reproduce(
+    experiment: Annotated[Experiment, typer.Argument(help="The table or figure of the paper, or all of them.")],
+    dataset: Annotated[str, typer.Option(help="mnist, sift1m, gist1m, sample, or a name for the folder --data.")],
+    data: Annotated[
+        Path | None, typer.Option(help="Where the dataset lies; default: GKMEANS_DATA, then a download.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Where results go; default: results/DATASET.")] = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="A method such as 'gk-means(2, h)', 2h, ock or ck; may be repeated.")
+    ] = None,
+    bits: Annotated[str | None, typer.Option(help="Code lengths; default 32,64,128, and 16,32,64 for table2.")] = None,
+    seeds: Annotated[str, typer.Option("--seeds", "--seed", help="One seed or several, such as 0,1,2.")] = "0",
+    max_iter: Annotated[int, typer.Option(help="Most iterations of a training.")] = 100,
+    init_iter: Annotated[int, typer.Option(help="Most iterations of each stage of an initialisation.")] = 30,
+    mcmp_iter: Annotated[
+        int | None, typer.Option(help="Most iterations of MCMP's training; default: --max-iter.")
+    ] = None,
+    budget: Annotated[float, typer.Option(help="Seconds that MCMP may encode for in table2.")] = 120.0,
+    limit: Annotated[int | None, typer.Option(help="Use only so many vectors of each part: a trial run.")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Threads; all cores by default.")] = None,
+) -> None:
+    """Re-make a table or figure of the paper; finished parts are kept, and a stopped run goes on where it was."""
+    folder = out or Path("results") / dataset
+    try:
+        check_matplotlib()
+        settings = Settings(max_iter=max_iter, init_iter=init_iter, mcmp_iter=mcmp_iter, limit=limit, n_jobs=jobs)
+        lengths = None if bits is None else _numbers("--bits", bits)
+        chosen = None if method is None else [canonical(name) for name in method]
+        numbers = _numbers("--seeds", seeds)
+        parts = _parts(experiment, chosen)
+        loaded = load(dataset, data)
+        with warnings.catch_warnings():
+            warnings.simplefilter("once", DataWarning)  # each fit has the same to say of the data
+            for name, methods in parts.items():
+                function = _experiment(name, methods, lengths, numbers, budget, settings)
+                function(loaded, folder, progress=True)
+                _show(folder, name)
+    except (FileError, ImportError) as error:
+        Console(stderr=True).print(f"Error: {error}", style="red", markup=False)
+        raise typer.Exit(1) from error
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def _numbers(option: str, text: str) -> list[int]:
+    try:
+        return list(dict.fromkeys(int(part) for part in text.split(",")))
+    except ValueError as error:
+        raise ValueError(f"{option} {text!r} is not a list of whole numbers such as 32,64") from error
+
+
+def _parts(experiment: Experiment, chosen: Sequence[str] | None) -> dict[str, Sequence[str]]:
+    """The experiments to run and the methods of each; ``all`` leaves out those that have none of the methods."""
+    names = list(_CAN) if experiment is Experiment.all else [experiment.value]
+    if chosen is None:
+        return {name: _USUAL[name] for name in names}
+    parts = {name: [method for method in _CAN[name] if method in chosen] for name in names}
+    if not any(parts.values()):
+        raise ValueError(f"{experiment.value} has no method {', '.join(chosen)}; use {', '.join(_CAN[names[0]])}")
+    return {name: methods for name, methods in parts.items() if methods}
+
+
+def _experiment(
+    name: str,
+    methods: Sequence[str],
+    bits: Sequence[int] | None,
+    seeds: Sequence[int],
+    budget: float,
+    settings: Settings,
+) -> Callable[..., Any]:
+    """The function of an experiment with all that the command says of it."""
+    if name == "table2":
+        counts: dict[str, Any] = (
+            {} if bits is None else {"dictionaries": [count_dictionaries(MCMP, length, settings) for length in bits]}
+        )
+        return partial(table2, methods=methods, seed=seeds[0], budget=budget, settings=settings, **counts)
+    lengths: dict[str, Any] = {} if bits is None else {"bits": bits}
+    function = {"table1": table1, "figure1": figure1, "figure2": figure2}[name]
+    return partial(function, methods=methods, seeds=seeds, settings=settings, **lengths)
+
+
+def _show(folder: Path, name: str) -> None:
+    console = Console()
+    console.print(Markdown((folder / f"{name}.md").read_text()))
+    files = ", ".join(f"{name}.{kind}" for kind in ("json", "csv", "md", "png", "svg"))
+    console.print(f"{folder}: {files}", markup=False)
