@@ -8,7 +8,7 @@ from gkmeans._progress import Reporter
 from gkmeans._rows import Frame, Rows
 from gkmeans.assignment import GroupAssignment, assign_block
 from gkmeans.dictionaries import Dictionaries, Tables
-from gkmeans.initialization.hierarchical import first_blocks, hierarchical, merged
+from gkmeans.initialization.hierarchical import balanced_order, first_blocks, first_stage, hierarchical, merged
 from gkmeans.initialization.kmeans import kmeans
 from gkmeans.initialization.random import random
 from gkmeans.training import Run
@@ -133,3 +133,21 @@ def test_hierarchical_start_codes_a_product_of_blocks_exactly(workers):
 def test_an_init_stage_needs_iterations(bad):
     with pytest.raises(ValueError, match="init_iter"):
         gk.GroupKMeans(2, 2, init_iter=bad).fit(np.eye(4))
+
+
+def test_balanced_order_cuts_where_the_variance_reaches_its_shares():
+    blocks = first_blocks(2, 6)
+    # shares of 5: dimensions 0 to 3 | 4 and 5; the first is too long and gives its least dimension, 0, away
+    order = balanced_order(np.array([0.0, 1, 2, 2, 4, 1]), blocks)
+    assert order.tolist() == [1, 2, 3, 4, 5, 0]
+    assert balanced_order(np.ones(6), blocks).tolist() == [0, 1, 2, 3, 4, 5]
+    assert sorted(balanced_order(np.zeros(6), blocks).tolist()) == [0, 1, 2, 3, 4, 5]
+
+
+def test_the_first_stage_balances_blocks_where_that_is_better(rng, workers):
+    # all variance lies in the first half of the dimensions: in their own order one dictionary has nothing to do
+    X = np.concatenate([rng.integers(0, 8, (600, 4)) * 10.0, rng.standard_normal((600, 4)) * 0.01], axis=1)
+    rows = Rows(X.astype(np.float32), Frame(np.zeros(8, np.float32)))
+    stage = first_stage(rows, first_blocks(2, 8), 16, a_run(rows, workers))
+    variance = X.var(axis=0) @ np.abs(stage.R)
+    assert 0.3 < variance[:4].sum() / variance.sum() < 0.7

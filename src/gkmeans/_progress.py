@@ -14,8 +14,9 @@ logger = logging.getLogger("gkmeans")
 class Reporter:
     """Takes the iterations of a fit, or the rows of an encoding, and shows them."""
 
-    def __init__(self, title: str, verbose: int) -> None:
+    def __init__(self, title: str, verbose: int, level: int = logging.INFO) -> None:
         self.title = title
+        self.level = level
         self.bar = (
             Progress(
                 TextColumn("{task.description}"),
@@ -50,8 +51,14 @@ class Reporter:
 
     def iteration(self, stage: str, iteration: int, most: int, distortion: float) -> None:
         """One iteration of a stage is done."""
-        logger.info(
-            "%s, %s, iteration %d of %d: relative distortion %.6f", self.title, stage, iteration, most, distortion
+        logger.log(
+            self.level,
+            "%s, %s, iteration %d of %d: relative distortion %.6f",
+            self.title,
+            stage,
+            iteration,
+            most,
+            distortion,
         )
         self.step(1, f"{stage}, distortion {distortion:.5f}")
 

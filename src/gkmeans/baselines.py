@@ -9,7 +9,7 @@ from ._parallel import Workers
 from ._progress import Reporter
 from ._rows import Frame, Rows
 from .assignment import GroupAssignment, assign
-from .initialization.hierarchical import first_blocks, first_stage
+from .initialization.hierarchical import first_blocks, product_start
 from .training import Run, relative, train
 
 
@@ -20,7 +20,7 @@ def product_quantization(
     with Workers(n_jobs) as workers, Reporter("product quantization", 0) as reporter:
         rows = Rows(learn, Frame.of(learn, workers))
         run = Run(rows.energy(workers), GroupAssignment(1), 1e-5, np.random.default_rng(seed), workers, reporter)
-        start = first_stage(rows, first_blocks(C, rows.n_features), K, run.rng, rotated=False)
+        start = product_start(rows, first_blocks(C, rows.n_features), K, run.rng)
         fitted, _ = train(rows, start, None, run, 30, "k-means")
         fresh = Rows(base, rows.frame)
         _, errors = assign(fresh, fitted, run.method, None, workers)

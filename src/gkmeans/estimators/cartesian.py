@@ -116,6 +116,6 @@ class CartesianKMeans(SubspaceQuantizer):
 
     def _learn(self, rows: Rows, run: Run, max_iter: int) -> Learned:
         C, K = self._sizes()
-        start = first_stage(rows, first_blocks(C, rows.n_features), K, run.rng)
+        start = first_stage(rows, first_blocks(C, rows.n_features), K, run)
         fitted, codes = train(rows, start, None, run, max_iter, "ck-means")
         return Learned(fitted, codes, (fitted,))

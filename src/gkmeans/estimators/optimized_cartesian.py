@@ -140,7 +140,7 @@ class OptimizedCartesianKMeans(SubspaceQuantizer):
         _, K = self._sizes()
         blocks = self._blocks(rows.n_features)
         finer = [part for block in blocks for part in split(block, self.n_dictionaries)]
-        stage, codes = first_stage(rows, finer, K, run.rng), None
+        stage, codes = first_stage(rows, finer, K, run), None
         if len(finer) > len(blocks):
             exact = replace(run, method=GroupAssignment(1))
             stage, codes = train(rows, stage, None, exact, self.init_iter, "ck-means")

@@ -7,13 +7,22 @@ out as evenly as they go, and an odd block is carried over.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from .._rows import Codes, Source
+from .._progress import Reporter
+from .._rows import Codes, Floats, Frame, Rows, Source
+from ..assignment import GroupAssignment
 from ..dictionaries import Block, Dictionaries, sample_rows
 from ..training import Run, train
+
+TRIAL_ROWS = 32
+TRIAL_ITERATIONS = 8
+"""The order of the dimensions is chosen on 32 rows for each codeword, by 8 iterations from each."""
 
 
 def split(block: Block, count: int) -> tuple[Block, ...]:
@@ -66,22 +75,78 @@ def merged(stage: Dictionaries) -> Dictionaries:
     )
 
 
-def first_stage(
-    rows: Source, blocks: Sequence[Block], K: int, rng: np.random.Generator, rotated: bool = True
+def first_stage(rows: Source, blocks: Sequence[Block], K: int, run: Run) -> Dictionaries:
+    """``blocks`` before training: rows of the data on each block's dimensions, in the order that suits it best.
+
+    The rotation starts from a permutation, because what it can reach depends on where it starts: dimensions in their
+    own order, where neighbours often belong together, or moved a little so that all blocks have the same variance,
+    whichever is better after a few iterations on a sample.
+    """
+    sample = rows.block(run.rng.permutation(len(rows))[: TRIAL_ROWS * K])
+    orders = [np.arange(rows.n_features), balanced_order(sample.var(axis=0, dtype=np.float64), blocks)]
+    if len(blocks) == 1 or (orders[0] == orders[1]).all():
+        best = orders[0]
+    else:
+        seed = int(run.rng.integers(2**32))
+        best = min(orders, key=lambda order: _trial(sample, blocks, K, order, run, seed))
+    return _permuted(rows, blocks, K, run.rng, best)
+
+
+def _permuted(
+    rows: Source, blocks: Sequence[Block], K: int, rng: np.random.Generator, order: NDArray[np.intp]
 ) -> Dictionaries:
-    """``blocks`` before training: rows of the data on each block's dimensions, and the identity, or no rotation."""
+    R = np.eye(rows.n_features, dtype=np.float32)[:, order]
+    return replace(product_start(rows, blocks, K, rng, order), R=np.ascontiguousarray(R))
+
+
+def product_start(
+    rows: Source, blocks: Sequence[Block], K: int, rng: np.random.Generator, order: NDArray[np.intp] | None = None
+) -> Dictionaries:
+    """Rows of the data, their dimensions in ``order``, on each block's dimensions, without a rotation."""
+    dims = slice(None) if order is None else order
     D = tuple(
-        np.stack([sample_rows(rows, K, rng)[:, block.dims] for _ in range(_length(block.dictionaries))])
+        np.array(
+            [sample_rows(rows, K, rng)[:, dims][:, block.dims] for _ in range(_length(block.dictionaries))], order="C"
+        )
         for block in blocks
     )
-    return Dictionaries(tuple(blocks), D, np.eye(rows.n_features, dtype=np.float32) if rotated else None)
+    return Dictionaries(tuple(blocks), D)
+
+
+def balanced_order(variance: NDArray[np.float64], blocks: Sequence[Block]) -> NDArray[np.intp]:
+    """Dimensions in an order that gives every block about the same variance and keeps neighbours together.
+
+    The dimensions are cut where the variance reaches its shares; a block that is too long for its place gives its
+    least dimensions to those that are too short.
+    """
+    sizes = [_length(block.dims) for block in blocks]
+    middle = np.cumsum(variance) - variance / 2
+    share = np.minimum((middle * len(blocks) / max(variance.sum(), 1e-300)).astype(int), len(blocks) - 1)
+    parts = [np.flatnonzero(share == u) for u in range(len(blocks))]
+    ranked = [part[np.argsort(-variance[part], kind="stable")] for part in parts]
+    spare = np.concatenate([part[size:] for part, size in zip(ranked, sizes, strict=True)])
+    order = []
+    for part, size in zip(ranked, sizes, strict=True):
+        missing = max(0, size - len(part))
+        order += [np.sort(part[:size]), spare[:missing]]
+        spare = spare[missing:]
+    return np.concatenate(order)
+
+
+def _trial(sample: Floats, blocks: Sequence[Block], K: int, order: NDArray[np.intp], run: Run, seed: int) -> float:
+    """Relative distortion of the sample after a few iterations from this order."""
+    rows = Rows(sample, Frame(np.zeros(sample.shape[1], np.float32)))
+    rng = np.random.default_rng(seed)
+    trial = replace(run, method=GroupAssignment(1), rng=rng, reporter=Reporter("trial", 0, logging.DEBUG), history=[])
+    train(rows, _permuted(rows, blocks, K, rng, order), None, trial, TRIAL_ITERATIONS, "trial")
+    return trial.history[-1]
 
 
 def hierarchical(
     rows: Source, C: int, K: int, run: Run, max_iter: int
 ) -> tuple[Dictionaries, Codes | None, list[Dictionaries]]:
     """Dictionaries (C, K, P), their codes (n, C), and the stages that led there, for encoding by replay."""
-    stage = first_stage(rows, first_blocks(C, rows.n_features), K, run.rng)
+    stage = first_stage(rows, first_blocks(C, rows.n_features), K, run)
     codes: Codes | None = None
     stages: list[Dictionaries] = []
     while len(stage.blocks) > 1:
