@@ -1,6 +1,5 @@
 """Bad input gets an error that names the value, the rule and the way out; odd input its answer and a warning."""
 
-import re
 import warnings
 
 import numpy as np
@@ -10,16 +9,12 @@ from sklearn.exceptions import NotFittedError
 
 import gkmeans as gk
 import reference
+from conftest import WAY_OUT, message_of
 from gkmeans import _core
 from gkmeans.update import Statistics
 
 pytestmark = pytest.mark.filterwarnings("ignore::gkmeans.DataWarning")  # those expected are caught where they are
 INITS = ("random", "kmeans", "hierarchical")
-# a message shows the way out with one of these
-WAY_OUT = re.compile(
-    r"\b(use|pass|convert|divide|drop|fill|reshape|call|save|give|set|scale|remove)\b|\.toarray\(|\.reshape\(|\.astype\(",
-    re.IGNORECASE,
-)
 
 
 def small(C=2, K=4, **options):
@@ -35,17 +30,6 @@ def X():
 @pytest.fixture(scope="module")
 def fitted(X):
     return small().fit(X)
-
-
-def message_of(call, kinds=(ValueError, TypeError)):
-    """The text of the error of ``call``, which must show a way out."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", RuntimeWarning)  # an overflow or NaN inside means that the check came too late
-        with pytest.raises(kinds) as caught:
-            call()
-    text = str(caught.value)
-    assert WAY_OUT.search(text), f"no way out in: {text}"
-    return text
 
 
 def outcome(call):

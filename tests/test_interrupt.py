@@ -56,8 +56,9 @@ say("works" if again.dictionaries_.tobytes() == small.dictionaries_.tobytes() el
         ("fit", "est.set_params(order=2, n_jobs=1).fit(X)", 1.2),
         ("fit", "est.set_params(order=4, init='random').fit(X)", 1.0),
         ("encode", "est.encode(X)", 0.8),
+        ("fit", "(est := gk.OptimizedCartesianKMeans(1, 6, init_iter=1, max_hours=None, random_state=0)).fit(X)", 1.5),
     ],
-    ids=["order 1", "order 2 on one thread", "order 4", "encode"],
+    ids=["order 1", "order 2 on one thread", "order 4", "encode", "pursuit"],
 )
 def test_interrupt_returns_control_and_leaves_the_process_as_it_was(what, call, wait):
     command = [sys.executable, "-W", "ignore", "-c", SCRIPT.format(what=what, call=call)]

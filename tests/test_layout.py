@@ -154,9 +154,10 @@ def test_public_names_have_docstrings(name):
 
 
 def test_public_names_are_those_of_the_design():
-    assert {"GroupKMeans", "load", "datasets", "DataWarning", "FileError"} <= set(gk.__all__)
+    estimators = ("GroupKMeans", "CartesianKMeans", "OptimizedCartesianKMeans")
+    assert {*estimators, "load", "datasets", "DataWarning", "FileError"} <= set(gk.__all__)
     methods = "fit encode decode relative_distortion transform inverse_transform score save"
-    assert {f"GroupKMeans.{method}" for method in methods.split()} <= set(PUBLIC)
+    assert {f"{name}.{method}" for name in estimators for method in methods.split()} <= set(PUBLIC)
     assert all(hasattr(gk, name) for name in gk.__all__)
     assert gk.__all__ == sorted(gk.__all__)
 

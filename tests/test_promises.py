@@ -105,6 +105,19 @@ def test_encoding_a_memory_mapped_file_holds_no_float_copy_of_it(tmp_path, rng):
     assert int(out.stdout) < 80_000
 
 
+def test_the_example_of_the_guide_runs(capsys):
+    guide = (Path(__file__).parents[1] / "docs" / "guide.md").read_text()
+    (example,) = (part.split("```")[0] for part in guide.split("```python")[1:])
+    names = {}
+    quick = example.replace("random_state=0", "random_state=0, n_codewords=16, max_iter=2")
+    exec(compile(quick, "guide.md", "exec"), names)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" (")[0] for line in lines] == ["CartesianKMeans", "OptimizedCartesianKMeans"]
+    assert all("(10000, 8)" in line for line in lines)
+    assert names["est"].history_[0] < float(names["ock"].relative_distortion(names["sample"].learn))
+    assert names["ck"].stages_[0].blocks[0].dims == slice(0, 16)
+
+
 def test_the_example_of_the_readme_runs(tmp_path, monkeypatch):
     readme = (Path(__file__).parents[1] / "README.md").read_text()
     example = (

@@ -199,6 +199,7 @@ def test_the_size_of_the_tree_counts_every_score():
     assert tree_size(10, 1, 256) == 256
     assert tree_size(10, 4, 256) == 256 * 1111
     assert tree_size(10, 3, 2) == 2 * (1 + 2 + 4)
+    assert tree_size(1, 5, 256) == tree_size(10, 1280, 1) == 256 * 5
 
 
 def test_a_run_of_days_raises_with_the_estimate():
@@ -206,6 +207,8 @@ def test_a_run_of_days_raises_with_the_estimate():
     check_cost(10**9, 100, 1, 10, 8, 256, 2, None)
     with pytest.raises(ValueError, match=r"about [\d,]+ days, more than max_hours=6.*max_hours=None"):
         check_cost(60_000, 100, 1, 10, 8, 256, 2, 6)
+    with pytest.raises(ValueError, match=r"1 pass over 60,000 rows .* more than a million years"):
+        check_cost(60_000, 1, 1, 10, 1000, 256, 2, 6)
 
 
 def test_hours_in_words():
@@ -214,3 +217,4 @@ def test_hours_in_words():
     assert in_words(5.2) == "about 5 hours"
     assert in_words(12 * 24) == "about 12 days"
     assert in_words(3 * 8766) == "about 3 years"
+    assert in_words(1e12) == "more than a million years"

@@ -20,6 +20,8 @@ from .dictionaries import TABLE_BYTES, Tables, table_bytes
 SECONDS_A_SCORE = 2.5e-10
 """One core's time for each codeword score of the whole tree, most of which are pruned: 0.07 to 0.25 ns were measured
 with AVX-512 at 2 to 8 dictionaries, the less the larger the tree, and two to six times that without."""
+COUNTLESS = 10**30
+"""Scores that no machine gets through: more need not be told apart, and may be more than a float holds."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +45,7 @@ def pursue_block(
     """Codes (m, C) of the rows ``X`` (m, P) by MCMP; where ``codes`` is given, these unless a leaf is better."""
     C, Kp, P = tables.padded.shape
     if C > 1 and (tables.T is None or tables.rowmin is None or tables.groupmin is None):
-        K = tables.D.shape[1]
-        raise ValueError(
-            f"the pursuit over {C} dictionaries of {K} codewords needs a table of {table_bytes(C, K) / 2**30:.1f} GiB "
-            f"made for pairs, and at most {TABLE_BYTES / 2**30:.0f} GiB; use fewer codewords or dictionaries"
-        )
+        raise _no_table(C, tables.D.shape[1])
     flat = tables.padded.reshape(C * Kp, P).T
     V = workers.buffer(len(X) * C * Kp).reshape(len(X), C * Kp)
     np.matmul(X, flat, out=V)
@@ -61,9 +59,23 @@ def pursue_block(
     return tables.outside(places)
 
 
+def check_table(C: int, K: int) -> None:
+    """Raise where ``C`` dictionaries of ``K`` codewords are too many for one pursuit."""
+    if C > 1 and table_bytes(C, K) > TABLE_BYTES:
+        raise _no_table(C, K)
+
+
+def _no_table(C: int, K: int) -> ValueError:
+    return ValueError(
+        f"the pursuit over {C} dictionaries of {K} codewords needs a table of {table_bytes(C, K) / 2**30:.1f} GiB "
+        f"made for pairs, and at most {TABLE_BYTES / 2**30:.0f} GiB; use fewer codewords or dictionaries"
+    )
+
+
 def tree_size(n_candidates: int, C: int, K: int) -> int:
     """Codeword scores that the whole tree of one row has: K at the root, and K at each node of each later depth."""
-    return sum(min(n_candidates, K) ** depth * K for depth in range(C))
+    branches = min(n_candidates, K)
+    return K * C if branches == 1 else K * ((branches**C - 1) // (branches - 1))
 
 
 def check_cost(
@@ -71,17 +83,20 @@ def check_cost(
 ) -> None:
     """Raise where ``passes`` over ``n_rows`` would take more than ``max_hours``; None allows any."""
     scores = n_rows * passes * n_subspaces * tree_size(n_candidates, C, K)
-    hours = scores * SECONDS_A_SCORE / threads / 3600
+    hours = min(scores, COUNTLESS) * SECONDS_A_SCORE / threads / 3600
     if max_hours is not None and hours > max_hours:
         raise ValueError(
-            f"{passes} passes over {n_rows:,} rows with {n_candidates} candidates at each of {C} dictionaries of {K} "
-            f"codewords would take {in_words(hours)}, more than max_hours={max_hours:g}; use fewer candidates, "
-            "dictionaries or rows, or max_hours=None to run it all the same"
+            f"{passes} {'pass' if passes == 1 else 'passes'} over {n_rows:,} rows with {n_candidates} candidates at "
+            f"each of {C} dictionaries of {K} codewords would take {in_words(hours)}, more than "
+            f"max_hours={max_hours:g}; use fewer candidates, dictionaries or rows, or max_hours=None to run it all "
+            "the same"
         )
 
 
 def in_words(hours: float) -> str:
     """``about 12 days``."""
+    if hours >= 8766e6:
+        return "more than a million years"
     for unit, size in (("years", 8766), ("days", 24), ("hours", 1)):
         if hours >= 2 * size:
             return f"about {round(hours / size):,} {unit}"

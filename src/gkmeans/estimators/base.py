@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -125,9 +125,7 @@ class AdditiveQuantizer(TransformerMixin, BaseEstimator):  # type: ignore[misc] 
 
     def _keep(self, learned: Learned, frame: Frame, run: Run) -> None:
         """Set what a fit leaves."""
-        D = learned.final.full().astype(np.float64) / frame.scale
-        D[0] += frame.shift
-        self.dictionaries_ = np.ascontiguousarray(D, np.float32)
+        self.dictionaries_ = full_length(learned.final, frame)
         self.codes_ = learned.codes
         self.shift_, self.scale_ = frame.shift, frame.scale
         self.stages_ = learned.stages
@@ -183,8 +181,18 @@ class AdditiveQuantizer(TransformerMixin, BaseEstimator):  # type: ignore[misc] 
         self._check_encoding(len(data))
         with Workers(check_n_jobs(self.n_jobs)) as workers, Reporter("encode", self.verbose) as reporter:
             reporter.expect(len(data))
-            rows, method = Rows(data, self._frame()), self._method(*self.dictionaries_.shape[:2])
-            return encode(rows, self._encoding_stages(), method, given, workers, reporter.step)
+            return self._choose(data, given, workers, reporter.step)
+
+    def _choose(
+        self,
+        data: NDArray[np.generic],
+        given: Codes | None,
+        workers: Workers,
+        done: Callable[[int], None] | None = None,
+    ) -> Codes:
+        """Codes of rows already checked, by threads already there."""
+        rows, method = Rows(data, self._frame()), self._method(*self.dictionaries_.shape[:2])
+        return encode(rows, self._encoding_stages(), method, given, workers, done or (lambda count: None))
 
     def decode(self, codes: ArrayLike) -> Floats:
         """Vectors (n, P) float32 that ``codes`` (n, C) stand for."""
@@ -246,7 +254,8 @@ class AdditiveQuantizer(TransformerMixin, BaseEstimator):  # type: ignore[misc] 
         """Write the fitted model to one safetensors file; ``gkmeans.load`` reads it.
 
         The file holds everything but ``codes_``, which belong to the data, not to the model.
-        A ``random_state`` that is not a number or None is saved as None.
+        A ``random_state`` that is not a number or None is saved as None, a fitted estimator as ``init`` as its
+        dictionaries.
         """
         check_is_fitted(self)
         params = self.get_params(deep=False)
@@ -307,6 +316,13 @@ class AdditiveQuantizer(TransformerMixin, BaseEstimator):  # type: ignore[misc] 
                 raise ValueError(f"{len(names)} feature names for {P} features")
             estimator.feature_names_in_ = np.array([str(name) for name in names], dtype=object)
         return estimator
+
+
+def full_length(final: Dictionaries, frame: Frame) -> Floats:
+    """``dictionaries_`` (C, K, P) in the units of the input, from those in the frame of the arithmetic."""
+    D = final.full().astype(np.float64) / frame.scale
+    D[0] += frame.shift
+    return np.ascontiguousarray(D, np.float32)
 
 
 def _plain(value: Any) -> Any:

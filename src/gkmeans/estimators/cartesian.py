@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from .._rows import Floats, Rows
@@ -16,7 +17,7 @@ from ..assignment import GroupAssignment
 from ..dictionaries import Dictionaries
 from ..initialization.hierarchical import first_blocks, first_stage
 from ..training import Run, train
-from .base import AdditiveQuantizer, Learned
+from .base import AdditiveQuantizer, Learned, full_length
 
 
 class SubspaceQuantizer(AdditiveQuantizer):
@@ -36,6 +37,9 @@ class SubspaceQuantizer(AdditiveQuantizer):
     def _check_stages(self) -> None:
         if len(self.stages_) != 1:
             raise ValueError(f"{len(self.stages_)} stages where one holds the subspaces")
+        expected = full_length(self._final(), self._frame())
+        if not np.allclose(self.dictionaries_, expected, rtol=0, atol=1e-4 * float(np.abs(expected).max())):
+            raise ValueError("dictionaries that are not those of the subspaces, by which rows are encoded")
 
 
 class CartesianKMeans(SubspaceQuantizer):
@@ -112,7 +116,7 @@ class CartesianKMeans(SubspaceQuantizer):
         return check_integer("n_dictionaries", self.n_dictionaries, 1), check_codewords(self.n_codewords)
 
     def _method(self, C: int, K: int) -> GroupAssignment:
-        return GroupAssignment(1)  # one dictionary in a block: the nearest codeword
+        return GroupAssignment(2)  # one dictionary in a block: the nearest codeword; pairs where several share one
 
     def _learn(self, rows: Rows, run: Run, max_iter: int) -> Learned:
         C, K = self._sizes()

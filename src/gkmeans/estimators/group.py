@@ -34,7 +34,7 @@ class GroupKMeans(AdditiveQuantizer):
         Dictionaries whose codes are chosen jointly, from 1 to C: 1 is fastest, 2 is better, C is the global optimum
         and only for small problems.
     init : {"hierarchical", "kmeans", "random"}, (C, K, P) array or fitted estimator, default="hierarchical"
-        Where training starts.
+        Where training starts; a fitted estimator gives its dictionaries, and codes by its own ``encode``.
     max_iter : int, default=100
         Most iterations of the training proper.
     init_iter : int, default=30
@@ -120,6 +120,8 @@ class GroupKMeans(AdditiveQuantizer):
     def _check_data(self, shape: tuple[int, int]) -> None:
         if not isinstance(self.init, str):
             self._given_start((*self._sizes(), shape[1]), 1.0)
+        if isinstance(self.init, AdditiveQuantizer):
+            self.init._check_encoding(shape[0])
 
     def _learn(self, rows: Rows, run: Run, max_iter: int) -> Learned:
         start, codes, stages = self._start(rows, run)
@@ -133,6 +135,12 @@ class GroupKMeans(AdditiveQuantizer):
             return check_start(self.init.dictionaries_, shape, scale)
         return check_start(np.asarray(self.init), shape, scale)
 
+    def _given_codes(self, rows: Rows, run: Run) -> Codes | None:
+        """Codes by a fitted ``init``; None for an array, or where the rows would not fit the scale of its frame."""
+        if not isinstance(self.init, AdditiveQuantizer) or self.init.scale_ != rows.frame.scale:
+            return None
+        return self.init._choose(rows.X, None, run.workers)
+
     def _start_iterations(self, P: int) -> int:
         C, _ = self._sizes()
         parts = {"kmeans": C, "hierarchical": count_stages(C, P)}
@@ -144,7 +152,7 @@ class GroupKMeans(AdditiveQuantizer):
         if not isinstance(self.init, str):
             D = self._given_start((C, K, rows.n_features), rows.frame.scale).astype(np.float64)
             D[0] -= rows.frame.shift
-            return Dictionaries.single(D * rows.frame.scale), None, []
+            return Dictionaries.single(D * rows.frame.scale), self._given_codes(rows, run), []
         if self.init == "random":
             return random(rows, C, K, run.rng), None, []
         if self.init == "kmeans":

@@ -15,7 +15,7 @@ from .._validation import check_codewords, check_hours, check_integer, check_n_j
 from ..assignment import GroupAssignment
 from ..dictionaries import Block
 from ..initialization.hierarchical import first_stage, joined, split
-from ..pursuit import Pursuit, check_cost
+from ..pursuit import Pursuit, check_cost, check_table
 from ..training import Run, train
 from .base import Learned
 from .cartesian import SubspaceQuantizer
@@ -118,28 +118,33 @@ class OptimizedCartesianKMeans(SubspaceQuantizer):
         check_hours(self.max_hours)
 
     def _start_iterations(self, P: int) -> int:
-        return self.init_iter
+        return self.init_iter if len(self._finer_blocks(P)) > len(self._blocks(P)) else 0
 
     def _check_data(self, shape: tuple[int, int]) -> None:
-        self._check_cost(shape[0], self.max_iter, self._blocks(shape[1]))
+        self._check_pursuit(shape[0], self.max_iter, self._blocks(shape[1]), *self._sizes())
 
     def _check_encoding(self, n: int) -> None:
-        self._check_cost(n, 1, self._final().blocks)
+        self._check_pursuit(n, 1, self._final().blocks, *self.dictionaries_.shape[:2])
 
-    def _check_cost(self, n: int, passes: int, blocks: tuple[Block, ...]) -> None:
-        """Raise where ``passes`` over n rows would take more than ``max_hours``."""
-        max_hours, threads = check_hours(self.max_hours), effective_jobs(check_n_jobs(self.n_jobs))
+    def _check_pursuit(self, n: int, passes: int, blocks: tuple[Block, ...], C: int, K: int) -> None:
+        """Raise where ``passes`` over n rows would take more than ``max_hours``, or more memory than a table may."""
+        n_candidates, max_hours = self._method(C, K).n_candidates, check_hours(self.max_hours)
         most = max(block.dictionaries.stop - block.dictionaries.start for block in blocks)
-        check_cost(n, passes, len(blocks), self.n_candidates, most, self.n_codewords, threads, max_hours)
+        check_table(most, K)
+        threads = min(effective_jobs(check_n_jobs(self.n_jobs)), effective_jobs(None))
+        check_cost(n, passes, len(blocks), n_candidates, most, K, threads, max_hours)
 
     def _blocks(self, P: int) -> tuple[Block, ...]:
         C, _ = self._sizes()
         return split(Block(slice(0, P), slice(0, C)), self.n_subspaces)
 
+    def _finer_blocks(self, P: int) -> list[Block]:
+        """Blocks of the ck-means that training starts from: one for each dictionary, where dimensions suffice."""
+        return [part for block in self._blocks(P) for part in split(block, self.n_dictionaries)]
+
     def _learn(self, rows: Rows, run: Run, max_iter: int) -> Learned:
         _, K = self._sizes()
-        blocks = self._blocks(rows.n_features)
-        finer = [part for block in blocks for part in split(block, self.n_dictionaries)]
+        blocks, finer = self._blocks(rows.n_features), self._finer_blocks(rows.n_features)
         stage, codes = first_stage(rows, finer, K, run), None
         if len(finer) > len(blocks):
             exact = replace(run, method=GroupAssignment(1))

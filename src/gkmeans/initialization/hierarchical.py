@@ -28,14 +28,17 @@ TRIAL_ITERATIONS = 8
 def split(block: Block, count: int) -> tuple[Block, ...]:
     """``block`` cut into ``count`` blocks as even as they go, or as many as it has dimensions or dictionaries."""
     count = min(count, _length(block.dims), _length(block.dictionaries))
-    dims = np.linspace(block.dims.start, block.dims.stop, count + 1).astype(int).tolist()
-    dictionaries = np.linspace(block.dictionaries.start, block.dictionaries.stop, count + 1).astype(int).tolist()
-    return tuple(Block(slice(dims[u], dims[u + 1]), slice(dictionaries[u], dictionaries[u + 1])) for u in range(count))
+    return tuple(Block(_part(block.dims, u, count), _part(block.dictionaries, u, count)) for u in range(count))
 
 
 def first_blocks(C: int, P: int) -> tuple[Block, ...]:
     """Blocks of stage 1: as many as there are dictionaries, or dimensions where those are fewer."""
     return split(Block(slice(0, P), slice(0, C)), C)
+
+
+def _part(whole: slice, u: int, count: int) -> slice:
+    """Part u of ``count`` even ones."""
+    return slice(*(whole.start + _length(whole) * edge // count for edge in (u, u + 1)))
 
 
 def _length(part: slice) -> int:
