@@ -82,11 +82,17 @@ inline std::size_t workspace(int C, int Kp, int n, int m) {
     return m <= 2 ? shared : shared + 2 * static_cast<std::size_t>(m) * m * Kp * sizeof(float);
 }
 
+// Whether a pursuit bounds its leaves in shorts as well.
+inline bool has_bounds(int C, int Kp) { return C > 2 && Kp == 256; }
+
 // Bytes of `work` for a pursuit: what pursuit.inl carves, each part a multiple of 64.
 inline std::size_t pursuit_workspace(int C, int Kp) {
     const std::size_t c = C, Kpp = Kp + kPad;
     const std::size_t floats = c * c * Kp + (c + 2) * Kpp + 3 * kSiblings * Kp + kSiblings * kGroups + kPad;
-    return floats * sizeof(float) + (c * (sizeof(float*) + sizeof(Code)) + 63) / 64 * 64;
+    const std::size_t path = (c * (sizeof(float*) + sizeof(Code)) + 63) / 64 * 64;
+    const std::size_t shorts =
+        has_bounds(C, Kp) ? (2 * c - 3) * 65536 + 2 * (c + kSiblings) * 256 + (256 + kSiblings) * 32 : 0;
+    return floats * sizeof(float) + path + shorts * sizeof(std::int16_t);
 }
 
 const Kernels& kernels_baseline();

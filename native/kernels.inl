@@ -11,6 +11,8 @@
 //
 #include "assign_n.inl"
 //
+#include "pursuit_bounds.inl"
+//
 #include "pursuit.inl"
 //
 #include "sums.inl"

@@ -11,7 +11,8 @@
 //     (p + a[j]) + (min d[g] + min T[j, g]) >= best,
 // as in assign2.inl: rounding is monotonic and the sums are bracketed as a leaf's, so that nothing is lost.
 // Only what is left is asked whether it is among the L. Nodes with the same parent are worked on together,
-// step by step, so that few branches depend on data.
+// step by step, so that few branches depend on data. Where pursuit_bounds.inl applies, its bounds in shorts
+// take the place of these, and the scores of the last two dictionaries are made for what they leave.
 
 namespace gkmeans {
 namespace GKMEANS_LEVEL {
@@ -33,6 +34,7 @@ struct Tree {
     float best;
     int winner;  // the sibling that the best leaf is under, or -1
     const volatile int* stop;
+    Bounds bounds;
 
     float* scores_at(int c, int b) const {
         return c ? scores + (static_cast<std::size_t>(c) * t.C + b) * t.Kp
@@ -68,8 +70,14 @@ static Tree plant(const Tables& t, int L, void* work, const volatile int* stop) 
     int* rows = reinterpret_cast<int*>(take(kSiblings * Kp + kPad));
     const float** adds = reinterpret_cast<const float**>(p);
     Code* choice = reinterpret_cast<Code*>(adds + C);
-    return {t,      L < t.K ? L : t.K, nullptr, scores, candidates, values, indices, a, d, minima, rows, adds,
-            choice, nullptr,           0,       -1,     stop};
+    Tree s{t,      L < t.K ? L : t.K, nullptr, scores, candidates, values, indices, a, d, minima, rows, adds,
+           choice, nullptr,           0,       -1,     stop,       {}};
+    if (has_bounds(t.C, t.Kp)) {
+        p = reinterpret_cast<float*>(reinterpret_cast<char*>(adds) +
+                                     (C * (sizeof(float*) + sizeof(Code)) + 63) / 64 * 64);
+        plant_bounds(t, s.bounds, reinterpret_cast<Short*>(p));
+    }
+    return s;
 }
 
 static inline int count_below(const float* values, int Kp, float x) {
@@ -99,16 +107,7 @@ static inline float limit_of(const Tree& s, const float* v) {
         for (int k = g + kPad; k < s.t.Kp; k += kPad) m = least(m, load(v + k));
         store(minima + g, m);
     }
-    float limit = __builtin_inff();
-    for (int x = 0; x < kPad; ++x) {
-        int above = 0;
-        for (int g = 0; g < kPad; g += kLanes) {
-            above += __builtin_popcount(lanes_below(splat(minima[x]), load(minima + g)));
-        }
-        const float value = kPad - above >= s.L ? minima[x] : __builtin_inff();
-        limit = value < limit ? value : limit;
-    }
-    return limit;
+    return least_but(minima, s.L - 1);
 }
 
 // How many of the first `count` values come before values[x]: the lesser ones, and equal ones of lower index.
@@ -229,6 +228,12 @@ static inline void try_rows(Tree& s, const Siblings& nodes, int count) {
     }
 }
 
+// The scores of dictionary b at depth C - 2 of the path.
+static inline void fill_scores(const Tree& s, int b, float* out) {
+    __builtin_memcpy(out, s.scores_at(0, b), s.t.Kp * sizeof(float));
+    add_chosen(s.t, b, 0, s.t.C - 2, s.choice, s.adds, out);
+}
+
 // The children of the node at depth C - 3, some of its candidates at a time.
 template <bool kFull>
 static void try_children(Tree& s, float cost, const int* candidates, int count) {
@@ -262,6 +267,39 @@ static void try_children(Tree& s, float cost, const int* candidates, int count) 
     }
 }
 
+// The same by bounds in shorts; only nodes with rows left get scores in floats.
+static void try_children_by_bounds(Tree& s, float cost, const int* candidates, int count) {
+    const Tables& t = s.t;
+    const int c = t.C - 3;
+    const float* v = s.scores_at(c, c);
+    join_rows(s.bounds, c);
+    for (int first = 0; first < count && !*s.stop; first += kSiblings) {
+        Siblings nodes;
+        nodes.count = count - first < kSiblings ? count - first : kSiblings;
+        for (int x = 0; x < nodes.count; ++x) {
+            nodes.chosen[x] = candidates[first + x];
+            nodes.costs[x] = cost + v[nodes.chosen[x]];
+        }
+        limit_paths(t, s.bounds, s.best, nodes.count, nodes.costs);
+        int* end = s.rows;
+        for (int x = 0; x < nodes.count; ++x) end = list_rows(t, s.bounds, x, nodes.chosen[x], end);
+        int open = static_cast<int>(end - s.rows);
+        open = keep_rows(s.bounds, s.rows, open);
+        s.winner = -1;
+        for (int r = 0, filled = -1; r < open; ++r) {
+            const int x = s.rows[r] >> 16, j = s.rows[r] & 0xffff;
+            if (j >= t.K) continue;
+            if (x != filled) {
+                s.choice[c] = static_cast<Code>(nodes.chosen[x]);
+                fill_scores(s, c + 1, s.a_of(x));
+                fill_scores(s, c + 2, s.d_of(x));
+                filled = x;
+            }
+            try_row(s, nodes, x, j);
+        }
+    }
+}
+
 // The node at depth c of a path that costs `cost`, with the scores of all open dictionaries in place.
 template <bool kFull>
 static void visit(Tree& s, int c, float cost) {
@@ -270,13 +308,19 @@ static void visit(Tree& s, int c, float cost) {
     int* candidates = s.candidates + static_cast<std::size_t>(c) * (s.t.Kp + kPad);
     const int count = choose(s, v, candidates);
     if (c == C - 3) {
-        try_children<kFull>(s, cost, candidates, count);
+        if (kFull && s.bounds.on) {
+            try_children_by_bounds(s, cost, candidates, count);
+        } else {
+            try_children<kFull>(s, cost, candidates, count);
+        }
         return;
     }
+    const int in_floats = kFull && s.bounds.on ? C - 2 : C;
     for (int x = 0; x < count && !*s.stop; ++x) {
         const int j = candidates[x];
         s.choice[c] = static_cast<Code>(j);
-        for (int b = c + 1; b < C; ++b) {
+        if (kFull && s.bounds.on) extend_bounds(s.bounds, c, j);
+        for (int b = c + 1; b < in_floats; ++b) {
             const float *from = s.scores_at(c, b), *row = s.t.row(b, c, j);
             float* to = s.scores_at(c + 1, b);
             for (int k = 0; k < s.t.Kp; k += kLanes) store(to + k, load(from + k) + load(row + k));
@@ -332,6 +376,7 @@ static void pursue_row(Tree& s, bool start) {
         s.winner = -1;
         try_rows<kFull>(s, nodes, open_rows<kFull>(s, 0, 0, [&](int k) { return load(s.a + k); }, 0));
     } else {
+        if (kFull && s.bounds.on) start_bounds(s.bounds, s.scores_at(0, t.C - 2), s.scores_at(0, t.C - 1));
         visit<kFull>(s, 0, 0);
     }
 }

@@ -72,6 +72,71 @@ static inline unsigned lanes_below(Vec a, Vec b) { return lane_bits(vcltq_f32(a,
 #endif
 // Vec has + and - by the compiler's vector extension.
 
+// A register of shorts. Sums stop at 32767 and -32768; what is held is never negative.
+using Short = std::int16_t;
+#if defined(__AVX512BW__)
+using Shorts = __m512i;
+static inline Shorts load_shorts(const Short* p) { return _mm512_loadu_si512(p); }
+static inline void store_shorts(Short* p, Shorts v) { _mm512_storeu_si512(p, v); }
+static inline Shorts splat_short(int x) { return _mm512_set1_epi16(static_cast<Short>(x)); }
+static inline Shorts add_shorts(Shorts a, Shorts b) { return _mm512_adds_epi16(a, b); }
+static inline Shorts least_shorts(Shorts a, Shorts b) { return _mm512_min_epi16(a, b); }
+static inline unsigned shorts_up_to(Shorts a, Shorts b) { return _mm512_cmple_epi16_mask(a, b); }
+static inline int least_short(Shorts v) {
+    const __m256i half = _mm256_min_epi16(_mm512_castsi512_si256(v), _mm512_extracti64x4_epi64(v, 1));
+    const __m128i m = _mm_min_epi16(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+    return _mm_extract_epi16(_mm_minpos_epu16(m), 0);
+}
+#elif defined(__AVX2__)
+using Shorts = __m256i;
+static inline Shorts load_shorts(const Short* p) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+}
+static inline void store_shorts(Short* p, Shorts v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), v); }
+static inline Shorts splat_short(int x) { return _mm256_set1_epi16(static_cast<Short>(x)); }
+static inline Shorts add_shorts(Shorts a, Shorts b) { return _mm256_adds_epi16(a, b); }
+static inline Shorts least_shorts(Shorts a, Shorts b) { return _mm256_min_epi16(a, b); }
+static inline unsigned shorts_up_to(Shorts a, Shorts b) {
+    const __m128i low = _mm_cmpgt_epi16(_mm256_castsi256_si128(a), _mm256_castsi256_si128(b));
+    const __m128i high = _mm_cmpgt_epi16(_mm256_extracti128_si256(a, 1), _mm256_extracti128_si256(b, 1));
+    return ~_mm_movemask_epi8(_mm_packs_epi16(low, high)) & 0xffff;
+}
+static inline int least_short(Shorts v) {
+    const __m128i m = _mm_min_epi16(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    return _mm_extract_epi16(_mm_minpos_epu16(m), 0);
+}
+#elif defined(__SSE2__)
+using Shorts = __m128i;
+static inline Shorts load_shorts(const Short* p) {
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+}
+static inline void store_shorts(Short* p, Shorts v) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), v); }
+static inline Shorts splat_short(int x) { return _mm_set1_epi16(static_cast<Short>(x)); }
+static inline Shorts add_shorts(Shorts a, Shorts b) { return _mm_adds_epi16(a, b); }
+static inline Shorts least_shorts(Shorts a, Shorts b) { return _mm_min_epi16(a, b); }
+static inline unsigned shorts_up_to(Shorts a, Shorts b) {
+    return ~_mm_movemask_epi8(_mm_packs_epi16(_mm_cmpgt_epi16(a, b), _mm_set1_epi16(-1))) & 0xff;
+}
+static inline int least_short(Shorts v) {
+    v = _mm_min_epi16(v, _mm_unpackhi_epi64(v, v));
+    v = _mm_min_epi16(v, _mm_shuffle_epi32(v, 1));
+    return _mm_extract_epi16(_mm_min_epi16(v, _mm_shufflelo_epi16(v, 1)), 0);
+}
+#else
+using Shorts = int16x8_t;
+static inline Shorts load_shorts(const Short* p) { return vld1q_s16(p); }
+static inline void store_shorts(Short* p, Shorts v) { vst1q_s16(p, v); }
+static inline Shorts splat_short(int x) { return vdupq_n_s16(static_cast<Short>(x)); }
+static inline Shorts add_shorts(Shorts a, Shorts b) { return vqaddq_s16(a, b); }
+static inline Shorts least_shorts(Shorts a, Shorts b) { return vminq_s16(a, b); }
+static inline unsigned shorts_up_to(Shorts a, Shorts b) {
+    const uint16x8_t bit = {1, 2, 4, 8, 16, 32, 64, 128};
+    return vaddvq_u16(vandq_u16(vcleq_s16(a, b), bit));
+}
+static inline int least_short(Shorts v) { return vminvq_s16(v); }
+#endif
+constexpr int kShorts = sizeof(Shorts) / sizeof(Short);
+
 // The number of each lane, for lists of lanes.
 #if defined(__AVX512F__)
 using Lanes = __m512i;
@@ -140,6 +205,30 @@ static inline float least_of_sixteens(const At& at, float* out) {
         low = least(low, m);
     }
     return least_lane(low);
+#endif
+}
+
+// The greatest of 16 values that at most `count` of them are below.
+static inline float least_but(const float* values, int count) {
+#if defined(__AVX512F__)
+    const Vec v = load(values);
+    const __m512i one = _mm512_set1_epi32(1);
+    __m512i below = _mm512_setzero_si512(), turned = lanes_from(1);
+    for (int turn = 1; turn < 16; ++turn, turned = _mm512_add_epi32(turned, one)) {
+        const __mmask16 less = lanes_below(_mm512_permutexvar_ps(turned, v), v);
+        below = _mm512_mask_add_epi32(below, less, below, one);
+    }
+    return _mm512_mask_reduce_max_ps(_mm512_cmple_epi32_mask(below, _mm512_set1_epi32(count)), v);
+#else
+    float limit = -__builtin_inff();
+    for (int x = 0; x < 16; ++x) {
+        int below = 0;
+        for (int k = 0; k < 16; k += kLanes) {
+            below += __builtin_popcount(lanes_below(load(values + k), splat(values[x])));
+        }
+        if (below <= count && values[x] > limit) limit = values[x];
+    }
+    return limit;
 #endif
 }
 

@@ -91,6 +91,67 @@ def test_ties_go_to_the_first_leaf(shape, rng, workers, level):
     assert (tables.inside(codes) == expected).all()
 
 
+def whole_tree(V, tables, n_candidates):
+    """Codes by the whole tree, in float32 with the kernel's additions: equal to the last bit."""
+    T, N, C = tables.T, tables.N, tables.T.shape[0]
+    codes = np.zeros((len(V), C), np.uint16)
+
+    def visit(path, scores, cost):
+        c = len(path)
+        order = np.argsort(scores[c], kind="stable")
+        for k in order[: min(n_candidates, T.shape[2])] if c < C - 1 else order[:1]:
+            total = np.float32(cost + scores[c][k])
+            if c == C - 1:
+                if total < best[0]:
+                    best[:] = [total, (*path, k)]
+            else:
+                visit((*path, k), [scores[b] + T[b, c, k] if b > c else None for b in range(C)], total)
+
+    for i, v in enumerate(N - V):
+        best = [np.float32(np.inf), (0,) * C]
+        visit((), list(v), np.float32(0))
+        codes[i] = best[1]
+    return codes
+
+
+def hard_dictionaries(kind, C, K, rng):
+    """Dictionaries and rows whose terms differ by far in size, or not at all."""
+    D, X = rng.standard_normal((C, K, 6)), 2 * rng.standard_normal((5, 6))
+    if kind in ("growing", "shrinking"):
+        D *= 10.0 ** (np.arange(C) * (2 if kind == "growing" else -2))[:, None, None]
+    if kind in ("first constant", "last constant", "constant"):
+        D[{"first constant": 0, "last constant": -1, "constant": slice(None)}[kind]] = 1.5
+    if kind == "one far codeword":
+        D[:, 3] *= 1e4
+    if kind == "far rows":
+        X *= 1e5
+    if kind == "offsets":  # sums of large terms that nearly cancel
+        D[0] += 300
+        D[1] -= 300
+    if kind == "ties":
+        D, X = rng.integers(-1, 2, D.shape), rng.integers(-3, 4, X.shape)
+    scale = {"huge": 1e11, "large": 1e8, "small": 1e-8, "tiny": 1e-14}.get(kind, 1.0)
+    return (scale * D).astype(np.float32), (scale * X).astype(np.float32)
+
+
+KINDS = ["plain", "growing", "shrinking", "first constant", "last constant", "constant", "one far codeword", "far rows"]
+KINDS += ["offsets", "ties", "huge", "large", "small", "tiny"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("C", "K"), [(3, 256), (3, 243), (4, 256)])
+def test_bounds_in_shorts_lose_no_leaf(kind, C, K, rng, workers, level):
+    D, X = hard_dictionaries(kind, C, K, rng)
+    tables = Tables.of(D, workers)
+    V = np.ascontiguousarray((X @ tables.padded.reshape(C * 256, -1).T).reshape(len(X), C, 256))
+    expected = whole_tree(V, tables, 5)
+    arrays = (tables.T, tables.N, tables.rowmin, tables.groupmin)
+    for start in (True, False):  # a poor start leaves much to find
+        codes = np.zeros((len(X), C), np.uint16)
+        _core.pursue(V.copy(), *arrays, codes, 5, start, STOP, level)
+        assert (codes == expected)[codes.any(axis=1) | start].all()
+
+
 def test_a_case_worked_by_hand(workers, level):
     # x = 7. Greedy takes 6 of {0, 6, 5}, then the residual 1 has 0 of {0, 2, -9} at an error of 1; 5 + 2 is exact.
     D = np.array([[[0], [6], [5]], [[0], [2], [-9]]], np.float32)
