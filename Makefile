@@ -23,12 +23,13 @@ format: $(VENV)/installed-dev
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i native/*
 
-# Needs the data sets under GKMEANS_DATA; about a quarter of an hour, most of it Faiss's training.
+# Needs the data sets under GKMEANS_DATA; an hour, most of it Faiss's training: its rotations of MNIST are slow.
 bench: $(VENV)/installed-faiss
 	$(BIN)/python benchmarks/train.py
 	$(BIN)/python benchmarks/encode.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/pursuit.py
+	$(BIN)/python benchmarks/cartesian.py
 
 # All of MNIST at three lengths and two orders: about half an hour.
 mnist: $(VENV)/installed
