@@ -601,3 +601,16 @@ def test_a_start_of_another_magnitude_is_taken_without_its_codes(X):
     first = ck().fit(X * np.float32(1e-20))
     est = gk.GroupKMeans(2, 4, init=first, max_iter=5, random_state=0).fit(X)
     assert est.history_[-1] < est.history_[0]
+
+
+def test_more_candidates_than_fit_an_integer_are_all_codewords(X):
+    assert (ock(n_candidates=2**40).fit(X).codes_ == ock(n_candidates=4).fit(X).codes_).all()
+
+
+@pytest.mark.parametrize(("level", "times"), [("avx512", 1), ("avx2", 3), ("baseline", 4)])
+def test_the_estimate_knows_the_instruction_set(level, times, monkeypatch):
+    monkeypatch.setattr(pursuit._core, "simd_level", lambda: level)
+    hours = times * 1e9 * pursuit.tree_size(10, 4, 256) * pursuit.SECONDS_A_SCORE / 3600
+    pursuit.check_cost(10**9, 1, 1, 10, 4, 256, 1, hours * 1.01)
+    with pytest.raises(ValueError, match="would take about"):
+        pursuit.check_cost(10**9, 1, 1, 10, 4, 256, 1, hours * 0.99)

@@ -19,7 +19,9 @@ from .dictionaries import TABLE_BYTES, Tables, table_bytes
 
 SECONDS_A_SCORE = 2.5e-10
 """One core's time for each codeword score of the whole tree, most of which are pruned: 0.04 to 0.2 ns were measured
-with AVX-512 at 2 to 8 dictionaries, the least at 4 with 10 candidates, and two to four times that without."""
+with AVX-512 at 2 to 8 dictionaries, the least at 4 with 10 candidates."""
+SLOWER = {"avx512": 1.0, "avx2": 3.0, "baseline": 4.0}
+"""The other levels against AVX-512: 2.3 to 2.6 and 3.4 to 3.6 times its time were measured."""
 COUNTLESS = 10**30
 """Scores that no machine gets through: more need not be told apart, and may be more than a float holds."""
 
@@ -36,7 +38,7 @@ class Pursuit:
 
     def codes(self, X: Floats, tables: Tables, given: Codes | None, workers: Workers) -> NDArray[np.uint16]:
         """The best leaf, or the codes ``given`` where it is not better."""
-        return pursue_block(X, tables, self.n_candidates, given, workers)
+        return pursue_block(X, tables, min(self.n_candidates, tables.D.shape[1]), given, workers)
 
 
 def pursue_block(
@@ -83,7 +85,7 @@ def check_cost(
 ) -> None:
     """Raise where ``passes`` over ``n_rows`` would take more than ``max_hours``; None allows any."""
     scores = n_rows * passes * n_subspaces * tree_size(n_candidates, C, K)
-    hours = min(scores, COUNTLESS) * SECONDS_A_SCORE / threads / 3600
+    hours = min(scores, COUNTLESS) * SECONDS_A_SCORE * SLOWER[_core.simd_level()] / threads / 3600
     if max_hours is not None and hours > max_hours:
         raise ValueError(
             f"{passes} {'pass' if passes == 1 else 'passes'} over {n_rows:,} rows with {n_candidates} candidates at "
