@@ -8,6 +8,7 @@ import re
 import struct
 import tarfile
 import threading
+import warnings
 from dataclasses import FrozenInstanceError
 from pathlib import Path
 
@@ -120,6 +121,38 @@ def test_an_hdf5_of_the_ann_benchmarks_is_loaded(truth, tmp_path):
     assert (data.learn == PARTS["base"]).all()
     assert (data.query == PARTS["query"]).all()
     assert data.groundtruth.tolist() == [[0, 4], [1, 2]] if truth else data.groundtruth is None
+
+
+def benchmark(path, distance, truth=True):
+    with h5py.File(path, "w") as file:
+        file["train"], file["test"] = PARTS["base"], PARTS["query"]
+        if truth:
+            file["neighbors"] = PARTS["groundtruth"]
+        file.attrs["distance"] = distance
+    return path
+
+
+@pytest.mark.parametrize(
+    ("distance", "words"),
+    [("angular", "'angular'"), (b"hamming", "'hamming'"), (["jaccard"], "'jaccard'"), (7, "'7'"), ([1, 2], "1 2")],
+)
+def test_neighbours_by_another_distance_are_left_out_with_a_warning(distance, words, tmp_path):
+    path = benchmark(tmp_path / "x.hdf5", distance)
+    with pytest.warns(gk.DataWarning, match=rf"x\.hdf5.*{words}.*groundtruth is None") as caught:
+        data = datasets.load("x", path)
+    assert caught[0].filename == __file__
+    assert data.groundtruth is None
+    assert (data.base == PARTS["base"]).all()
+    assert (data.query == PARTS["query"]).all()
+
+
+@pytest.mark.parametrize("distance", ["euclidean", b"euclidean", ["euclidean"]])
+def test_euclidean_neighbours_are_kept(distance, tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        data = datasets.load("x", benchmark(tmp_path / "x.hdf5", distance))
+        assert data.groundtruth.tolist() == [[0, 4], [1, 2]]
+        assert datasets.load("y", benchmark(tmp_path / "y.hdf5", "angular", truth=False)).groundtruth is None
 
 
 def test_the_sample_is_a_dataset_too():

@@ -13,6 +13,7 @@ import socketserver
 import tarfile
 import threading
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -203,6 +204,37 @@ def test_a_full_disk_leaves_no_file_in_place(source, tmp_path, monkeypatch):
     assert "X.bin" not in names(tmp_path)
 
 
+FULL = Path("/dev/full")
+needs_full = pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full")
+
+
+@needs_full
+@pytest.mark.parametrize("size", [3000, len(DATA)])  # less than a buffer, and more
+def test_a_full_disk_is_no_failure_of_the_network(size, source, server, tmp_path):
+    server.data = DATA[:size]
+    (tmp_path / "X.bin.part").symlink_to(FULL)
+    with pytest.raises(FileError, match=r"X\.bin\.part could not be written \(No space left.*make room"):
+        fetch(replace(source, size=size), tmp_path)
+    assert len(server.requests) == 1
+
+
+def test_a_file_that_cannot_be_opened_is_no_failure_of_the_network(source, server, tmp_path):
+    (tmp_path / "X.bin.part").mkdir()
+    with pytest.raises(FileError, match=r"X\.bin\.part could not be written \(Is a directory\).*can write to"):
+        fetch(source, tmp_path)
+    assert len(server.requests) == 1
+
+
+def test_a_block_that_is_taken_in_pieces_is_written_whole(tmp_path):
+    class Slow(io.FileIO):
+        def write(self, block):
+            return super().write(block[:7])
+
+    with Slow(tmp_path / "X", "wb") as file:
+        _download._write(file, DATA[:1000], tmp_path / "X")
+    assert (tmp_path / "X").read_bytes() == DATA[:1000]
+
+
 def test_a_bar_on_a_terminal_shows_the_file_and_the_time_left(source, tmp_path, monkeypatch):
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=120)
@@ -265,6 +297,23 @@ def test_a_damaged_archive_is_refused(server, tmp_path):
     with pytest.raises(FileError, match="damaged"):
         fetch(source, tmp_path)
     assert names(tmp_path) == ["x.tar.gz"]
+
+
+@needs_full
+@pytest.mark.parametrize("size", [5, 300_000])
+def test_a_full_disk_is_no_damage_of_an_archive(size, server, tmp_path):
+    (tmp_path / "a.bin.part").symlink_to(FULL)
+    with pytest.raises(FileError, match=r"a\.bin\.part could not be written \(No space left.*make room"):
+        fetch(archive(server, ("x/a.bin", bytes(size)), wanted=(("x/a.bin", size),)), tmp_path)
+    assert names(tmp_path) == ["x.tar.gz"]
+
+
+@pytest.mark.parametrize("name", ["a.bin", "a.bin.part"])
+def test_a_member_that_cannot_be_put_in_place_is_no_damage_of_an_archive(name, server, tmp_path):
+    (tmp_path / name).mkdir()
+    with pytest.raises(FileError, match=rf"{name} could not be written \(Is a directory\)"):
+        fetch(archive(server, ("x/a.bin", b"aaaaa"), wanted=(("x/a.bin", 5),)), tmp_path)
+    assert names(tmp_path) == [name, "x.tar.gz"]
 
 
 # ---- FTP

@@ -58,6 +58,8 @@ def test_vecs_come_back_as_written(suffix, data, tmp_path_factory):
     bounds = {"allow_subnormal": False} if suffix == ".fvecs" else {}  # only integers make them
     elements = hnp.from_dtype(np.dtype(DTYPES[suffix]), **bounds)
     X = data.draw(hnp.arrays(DTYPES[suffix], shape, elements=elements))
+    if suffix == ".ivecs":
+        X[0, 0] = 7  # one small integer tells them from the bits of floats
     path = written(tmp_path_factory.mktemp("vecs") / f"X{suffix}", vecs(X))
     out = vectors.read(path)
     assert out.dtype == X.dtype
@@ -213,6 +215,24 @@ def test_a_mislabelled_vecs_is_refused_with_its_right_name(X, tmp_path):
     assert not zeros.any()
 
 
+@pytest.mark.parametrize("values", ["pixels", "normal", "mostly zero", "negative zero"])
+def test_floats_named_as_integers_are_refused(values, X, tmp_path, monkeypatch):
+    monkeypatch.setattr("gkmeans._formats._BLOCK", 100)  # only the start is looked at
+    floats = X.astype("<f4") if values == "pixels" else np.random.default_rng(0).normal(size=(50, 6)).astype("<f4")
+    if "zero" in values:
+        floats[:, 1:] = 0.0 if values == "mostly zero" else -0.0
+    refused(written(tmp_path / "f.ivecs", vecs(floats)), "floats", "name it .fvecs")
+    assert (vectors.read(written(tmp_path / "f.fvecs", vecs(floats))) == floats).all()
+
+
+@pytest.mark.parametrize(
+    "row",
+    [[0, 0], [1, 2**30], [2**23, 2**30], [-1, -2], [2**31 - 1, -(2**31)], [2**30, 0x7F800001], [10**8, 4 * 10**8]],
+)
+def test_integers_that_no_floats_have_as_bits_are_read(row, tmp_path):
+    assert vectors.read(written(tmp_path / "i.ivecs", vecs(np.array([row] * 3, "<i4")))).tolist() == [row] * 3
+
+
 def test_a_file_of_another_format_than_its_name_says_is_refused(X, tmp_path):
     np.save(tmp_path / "X.npy", X)
     numpy = (tmp_path / "X.npy").read_bytes()
@@ -336,6 +356,14 @@ def test_a_bad_parquet_is_refused(X, tmp_path, monkeypatch):
     data = parquet(path, v=rows).read_bytes()
     refused(written(path, data[:-20]), "Parquet")
     refused(written(path, data[: len(data) // 2]), "Parquet")
+
+
+@pytest.mark.parametrize("options", [{}, {"dataset": "a"}])
+def test_parquet_columns_of_one_name_are_refused(options, X, tmp_path):
+    path = tmp_path / "X.parquet"
+    for columns in ([X[:, 0], X[:, 1], X[:, 2]], [X[:, 0], X.tolist(), X.tolist()]):
+        pyarrow.parquet.write_table(pa.Table.from_arrays(list(map(pa.array, columns)), names=["b", "a", "a"]), path)
+        refused(path, "several columns named 'a'", "name of its own", **options)
 
 
 def test_dataset_is_refused_where_a_file_has_no_parts(X, tmp_path):

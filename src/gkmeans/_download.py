@@ -15,6 +15,7 @@ import urllib.request
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import IO, Any
 
@@ -65,7 +66,7 @@ def _check_space(source: Source, folder: Path, part: Path) -> None:
         raise FileError(f"{folder} has {free:,} bytes free and {source.name} needs {needed:,}; {_ROOM}")
 
 
-_ROOM = "make room, or set XDG_CACHE_HOME to a folder on a larger disk"
+_ROOM = "make room, or set XDG_CACHE_HOME to a folder on a larger disk that you can write to"
 
 
 def _transfer(source: Source, part: Path) -> None:
@@ -103,8 +104,7 @@ def _received(url: str, part: Path, done: int, size: int) -> Iterator[int]:
     """Append what ``url`` gives after the first ``done`` bytes; yield the bytes that are here."""
     with contextlib.ExitStack() as stack:
         stream, done = _opened(url, done, stack)
-        file = stack.enter_context(part.open("r+b" if done else "wb"))
-        file.seek(done)
+        file = stack.enter_context(_open(part, done))
         while block := stream.read(min(_BLOCK, size - done + 1)):
             done += len(block)
             if done > size:
@@ -116,15 +116,36 @@ def _received(url: str, part: Path, done: int, size: int) -> Iterator[int]:
         raise _CutError(f"the connection ended after {done} of {size} bytes")
 
 
-def _write(file: IO[bytes], block: bytes, path: Path) -> None:
-    """Write, or flush where there is no more; a full disk is no failure of the network."""
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """A full disk is no failure of the network and no damage of an archive."""
     try:
-        file.write(block)
-        if not block:
-            file.flush()
-            os.fsync(file.fileno())
+        yield
     except OSError as error:
         raise FileError(f"{path} could not be written ({error.strerror}); {_ROOM}") from error
+
+
+@contextlib.contextmanager
+def _open(path: Path, done: int = 0) -> Iterator[FileIO]:
+    """The file, to be written from byte ``done`` on; without a buffer, so that closing it has nothing left to write."""
+    with _writing(path):
+        file = path.open("r+b" if done else "wb", buffering=0)
+    try:
+        file.seek(done)
+        yield file
+    finally:
+        with _writing(path):
+            file.close()
+
+
+def _write(file: FileIO, block: bytes, path: Path) -> None:
+    """Write all of the block, or flush where there is no more."""
+    with _writing(path):
+        left = memoryview(block)
+        while left:
+            left = left[file.write(left) :]
+        if not block:
+            os.fsync(file.fileno())
 
 
 def _opened(url: str, done: int, stack: contextlib.ExitStack) -> tuple[Any, int]:
@@ -192,13 +213,15 @@ def _place(stream: IO[bytes], size: int, target: Path) -> None:
     """Write beside, flush, rename."""
     part, done = target.with_name(f"{target.name}.part"), 0
     try:
-        with part.open("wb") as file:
+        with _open(part) as file:
             while block := stream.read(_BLOCK):
                 done += len(block)
                 _write(file, block, part)
             _write(file, b"", part)
         if done != size:
             raise tarfile.ReadError(f"{target.name} has {done} of {size} bytes")
-        os.replace(part, target)
+        with _writing(target):
+            os.replace(part, target)
     finally:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # what went wrong before is what to tell
+            part.unlink()

@@ -28,6 +28,7 @@ _BATCH = 2**13  # rows of Parquet
 _ELEMENTS: dict[str, np.dtype[Any]] = {".fvecs": np.dtype("<f4"), ".bvecs": np.dtype("u1"), ".ivecs": np.dtype("<i4")}
 _IDX_TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 _IDX_DIMENSIONS = 8
+_FLOAT_BITS = np.array([1e-20, 1e20], "<f4").view("<i4")  # as integers, the bits of usual floats lie between
 _KINDS = "a .npy array", "an .npz archive", "a gzip", "HDF5", "Parquet"
 _MAGICS = b"\x93NUMPY", b"PK\x03\x04", b"\x1f\x8b", b"\x89HDF\r\n\x1a\n", b"PAR1"
 
@@ -84,11 +85,20 @@ def read_vecs(path: Path) -> Array:
             _hint(path, suffix, width) or "take a whole copy",
         )
     vectors: Array = _records(path, suffix, width)["vector"]
-    if suffix == ".fvecs":
-        start = np.abs(vectors[: max(1, _BLOCK // record)])
-        if 0 < start.max() < np.finfo(np.float32).tiny:
-            raise bad(path, "its values are integers and no floats", "name it .ivecs")
+    start = vectors[: max(1, _BLOCK // record)]
+    if suffix == ".fvecs" and 0 < np.abs(start).max() < np.finfo(np.float32).tiny:
+        raise bad(path, "its values are integers and no floats", "name it .ivecs")
+    if suffix == ".ivecs" and _floats(start):
+        raise bad(path, "its values are floats and no integers", "name it .fvecs, or write such large integers as .npy")
     return vectors
+
+
+def _floats(integers: Array) -> bool:
+    """Whether the integers are the bits of float32 numbers: each 0 or of a usual size, not all of them 0."""
+    bits = integers & 0x7FFFFFFF  # without the sign
+    bits = bits[bits != 0]
+    low, high = _FLOAT_BITS
+    return len(bits) > 0 and bool(low < bits.min() and bits.max() < high)
 
 
 def _width(path: Path) -> int:
@@ -201,6 +211,20 @@ def hdf5_names(path: Path) -> list[str]:
         raise bad(path, f"it is no whole HDF5 file ({error})", "take a whole copy") from error
 
 
+def hdf5_attribute(path: Path, name: str) -> str | None:
+    """An attribute at the top of an HDF5 file, as text; None where it is not there."""
+    h5py = _optional("h5py", path, "HDF5")
+    try:
+        with h5py.File(path, "r") as file:
+            found = file.attrs.get(name)
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+        raise bad(path, f"its attribute {name!r} is damaged ({error})", "take a whole copy") from error
+    if found is None:
+        return None
+    value = np.asarray(found).item() if np.size(found) == 1 else found
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
 def _hdf5_dataset(h5py: Any, file: Any, name: str) -> Any:
     """The dataset where it lies in this very file, else None: links to other files are not followed."""
     if not isinstance(file.get(name, getlink=True), h5py.HardLink):
@@ -242,6 +266,9 @@ def read_parquet(path: Path, column: str | None) -> Array:
     try:
         with parquet.ParquetFile(path) as file:
             kinds = {field.name: field.type for field in file.schema_arrow}
+            if len(kinds) < len(file.schema_arrow):
+                doubled = next(name for name in kinds if file.schema_arrow.names.count(name) > 1)
+                raise bad(path, f"it has several columns named {doubled!r}", "give each column a name of its own")
             names = _parquet_columns(path, kinds, column, types)
             if types.is_nested(kinds[names[0]]):
                 parts = _lists(path, names[0], file, types)

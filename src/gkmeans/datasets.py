@@ -6,6 +6,7 @@ Files are looked for in the path given, then in ``GKMEANS_DATA``, then in the ca
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from . import _formats, vectors
 from ._download import Source, fetch
 from ._files import FileError
+from ._validation import DataWarning
 
 ROLES = ("learn", "base", "query", "groundtruth")
 _IMAGES = {"learn": "train-images-idx3-ubyte", "query": "t10k-images-idx3-ubyte"}
@@ -216,7 +218,8 @@ def load(name: str, path: str | os.PathLike[str] | None = None, *, download: boo
         A folder: for a published dataset one with its files (or with a subfolder ``mnist``, ``sift``, …); for your own
         one with ``learn.*``, ``base.*``, ``query.*`` and, if there is one, ``groundtruth.*`` in any format that
         :func:`gkmeans.vectors.read` takes, also with a prefix as in ``sift_base.fvecs``. Or an HDF5 file as the ANN
-        benchmarks have it: ``train`` is learn and base, ``test`` the queries, ``neighbors`` the ground truth.
+        benchmarks have it: ``train`` is learn and base, ``test`` the queries, ``neighbors`` the ground truth, left out
+        with a ``DataWarning`` where the file's attribute ``distance`` is not ``euclidean``.
     download : bool, default True
         Download a published dataset where ``path`` is not given and it is neither in ``GKMEANS_DATA`` nor in the cache.
 
@@ -317,6 +320,15 @@ def _from_files(name: str, found: dict[str, Path]) -> Dataset:
 def _from_hdf5(name: str, path: Path) -> Dataset:
     there = _formats.hdf5_names(path)
     wanted = {role: part for role, part in _HDF5.items() if role != "groundtruth" or part in there}
+    distance = _formats.hdf5_attribute(path, "distance")
+    if "groundtruth" in wanted and distance not in (None, "euclidean"):
+        del wanted["groundtruth"]
+        warnings.warn(
+            f"the neighbours in {path} are nearest by the distance {distance!r}, not the Euclidean; they are left "
+            "out and groundtruth is None: gkmeans.metrics.nearest finds the Euclidean ones",
+            DataWarning,
+            stacklevel=3,
+        )
     arrays = {role: vectors.read(path, dataset=part) for role, part in wanted.items()}
     return _checked(name, arrays, {role: f"{part} of {path}" for role, part in wanted.items()})
 
