@@ -22,6 +22,7 @@ from gkmeans.experiments.pursued import pursue, timed
 from gkmeans.experiments.scan import scan
 from gkmeans.experiments.store import Store
 from gkmeans.experiments.subject import Subject
+from gkmeans.pursuit import SECONDS_A_SCORE, tree_size
 
 TINY = Settings(n_codewords=16, max_iter=3, init_iter=2, n_jobs=1)
 TWO = ("gk-means(2, h)", "ck-means")
@@ -208,6 +209,63 @@ def test_reports_name_seed_version_cpu_and_settings(tmp_path, drawn):
         assert fits.cpu().encode() in data
 
 
+def test_every_cell_and_report_names_the_code(tmp_path):
+    figure2(small(), tmp_path, methods=["2r"], bits=[8], settings=TINY)
+    cells = [json.loads(path.read_text()) for path in (tmp_path / "cells").glob("*.json")]
+    assert len(cells) == 3
+    assert all(cell["machine"]["code"] == fits.CODE and "code" not in cell["key"] for cell in cells)
+    assert content(tmp_path, "figure2")["about"]["codes"] == [fits.CODE]
+    assert {line["code"] for line in lines(tmp_path, "figure2")} == {fits.CODE}
+    assert f"Code sha256 {fits.CODE}." in (tmp_path / "figure2.md").read_text()
+
+
+def test_a_report_of_cells_from_different_code_says_so(tmp_path, monkeypatch, counted):
+    options = {"bits": [8], "settings": TINY}
+    monkeypatch.setattr(fits, "CODE", "before")
+    table1(small(), tmp_path, methods=["2r"], **options)
+    monkeypatch.setattr(fits, "CODE", "after")
+    rows = table1(small(), tmp_path, methods=["2r", "1r"], **options)
+    assert len(counted) == 2  # the code is no part of the key
+    assert [row["code"] for row in rows] == ["before", "after"]
+    assert "Made by different code (sha256 before, after)" in (tmp_path / "table1.md").read_text()
+    figure2(small(), tmp_path, methods=["2r"], **options)  # searched by the new code, fitted by the old
+    assert content(tmp_path, "figure2")["about"]["codes"] == ["before", "after"]
+
+
+def test_a_cell_that_does_not_name_its_code_is_used(tmp_path, monkeypatch, counted):
+    def plain(settings):
+        return {name: value for name, value in original(settings).items() if name != "code"}
+
+    original = fits.machine
+    with monkeypatch.context() as patch:
+        patch.setattr(fits, "machine", plain)
+        table1(small(), tmp_path, methods=["2r"], bits=[8], settings=TINY)
+    table1(small(), tmp_path, methods=["2r", "1r"], bits=[8], settings=TINY)
+    assert len(counted) == 2
+    assert content(tmp_path, "table1")["about"]["codes"] == ["unknown", fits.CODE]
+
+
+def test_the_digest_changes_with_the_name_and_content_of_every_source(tmp_path):
+    native = tmp_path / "native.so"
+    native.write_bytes(b"1")
+    package = tmp_path / "package"
+    (package / "inner").mkdir(parents=True)
+    digests = [fits.code_digest(package, native)]
+    for path, text in (
+        (package / "a.py", "x"),
+        (package / "inner" / "b.py", "y"),
+        (package / "a.py", "z"),
+        (native, "2"),
+    ):
+        path.write_text(text)
+        digests.append(fits.code_digest(package, native))
+    (package / "a.py").rename(package / "c.py")
+    digests.append(fits.code_digest(package, native))
+    assert len(set(digests)) == 6
+    (package / "notes.txt").write_text("")
+    assert fits.code_digest(package, native) == digests[-1]
+
+
 def test_figure1_shows_the_iterations_of_the_training_proper(tmp_path, drawn):
     rows = figure1(small(), tmp_path, methods=["2h", "1r"], bits=[8], settings=TINY)
     est = methods.build("gk-means(2, h)", 8, 0, TINY).fit(sample.learn[:300])
@@ -230,6 +288,22 @@ def test_the_scan_ranks_by_the_distance_to_the_decoded_vectors():
     distances = ((query[:, None].astype(float) - est.decode(codes)[None]) ** 2).sum(axis=2)
     found = scan(est, codes, query, 20, 2)
     assert np.take_along_axis(distances, found, 1) == pytest.approx(np.sort(distances, 1)[:, :20], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda query: np.where(np.arange(128) == 5, np.nan, query), "contains NaN in row 0, column 5"),
+        (lambda query: query * 1e30, "overflows float32"),
+        (lambda query: query[:, :100], "100 features"),
+    ],
+)
+def test_queries_that_have_no_distance_are_refused(tmp_path, change, message):
+    query = change(sample.query[:30].astype(float))
+    data = Dataset("bad", sample.learn[:300], sample.base[:200], query, np.zeros((30, 1), int))
+    with pytest.raises(ValueError, match=f"queries cannot be searched: .*{message}"):
+        figure2(data, tmp_path, methods=["2r"], bits=[8], settings=TINY)
+    assert not (tmp_path / "figure2.json").exists()
 
 
 def test_figure2_recall_equals_brute_force(tmp_path, drawn):
@@ -283,6 +357,52 @@ def test_table2_marks_what_is_estimated_in_every_output(tmp_path, monkeypatch, d
     assert "another machine" in text
     assert [line["estimated"] for line in lines(tmp_path, "table2")] == ["False"] * 4 + ["True"] * 2
     assert "estimated from a sample" in (tmp_path / "table2.svg").read_text()
+
+
+def test_table2_does_not_run_what_would_take_years(tmp_path, monkeypatch, drawn):
+    monkeypatch.setattr(TABLE2, "timed", lambda *a: pytest.fail("the pursuit was run"))
+    rows = table2(small(), tmp_path, methods=["MCMP"], dictionaries=(16, 20), settings=TINY)
+    for row in rows:
+        assert (row["estimated"], row["estimated_from"], row["sample_rows"]) == (True, "tree", 0)
+        assert row["distortion"] is None
+    assert rows[0]["seconds"] == pytest.approx(200 * tree_size(10, 16, 16) * SECONDS_A_SCORE)
+    text = (tmp_path / "table2.md").read_text()
+    assert re.search(r"\| MCMP \| 16 \| [\d,.]+ \(estimated\) \| [\d,.]+ \(estimated\) \| – \|", text)
+    assert "MCMP with 16 dictionaries was not run" in text
+    assert "from the size of its tree" in text
+    assert [line["estimated_from"] for line in lines(tmp_path, "table2")] == ["tree", "tree"]
+    svg = (tmp_path / "table2.svg").read_text()
+    assert "estimated from the size of its tree" in svg
+    assert "estimated from a sample" not in svg
+
+
+def test_table2_encodes_at_least_a_sample_where_a_few_vectors_fit_the_budget(tmp_path):
+    [row] = table2(small(), tmp_path, methods=["MCMP"], dictionaries=[8], settings=TINY, budget=0.2)
+    assert row["sample_rows"] >= 2
+    assert row["estimated_from"] in (None, "sample")
+
+
+def test_an_expected_time_stays_a_number_for_any_tree():
+    assert np.isfinite(pursued.expected(10**6, 1000, 256, 10, 1))
+
+
+def test_an_encoding_weighs_its_seconds_and_mcmp_no_more_than_its_budget(tmp_path, monkeypatch):
+    weights = {}
+
+    def listen(title, store, jobs, progress):
+        weights.update({job.title: job.work for job in jobs if title == "Table 2, encoding"})
+        return run.run(title, store, jobs, progress)
+
+    monkeypatch.setattr(TABLE2, "run", listen)
+    settings = Settings(**(vars(TINY) | {"mcmp_iter": 1}))
+    table2(small(), tmp_path, methods=["2h", "MCMP"], dictionaries=(2, 8, 16), settings=settings, budget=0.5)
+    cells = [json.loads(path.read_text()) for path in (tmp_path / "cells").glob("fit*.json")]
+    after = {(c["key"]["method"], c["key"]["bits"] // 4): c["values"]["encode_seconds"] for c in cells}
+    for C in (2, 8, 16):
+        assert weights[f"gk-means(2, h), {C} dictionaries"] == after["gk-means(2, h)", C]
+    assert weights["MCMP, 2 dictionaries"] == after["MCMP", 2]
+    assert weights["MCMP, 8 dictionaries"] == 0.5
+    assert weights["MCMP, 16 dictionaries"] == 0
 
 
 def test_table2_measures_all_where_the_budget_allows(tmp_path):
@@ -384,6 +504,20 @@ def test_bad_choices_are_explained(tmp_path, options, message):
         table1(small(), tmp_path, **({"bits": [8], "settings": TINY} | options))
 
 
+def test_integers_of_numpy_are_integers(tmp_path, counted):
+    settings = Settings(**{name: np.int64(value) for name, value in vars(TINY).items() if value is not None})
+    rows = table1(small(), tmp_path, methods=["2r"], bits=np.array([8]), seeds=np.array([1]), settings=settings)
+    assert rows == table1(small(), tmp_path, methods=["2r"], bits=[8], seeds=[1], settings=TINY)
+    counts = np.array([2])
+    assert table2(small(), tmp_path, methods=["1h"], dictionaries=counts, seed=np.int64(1), settings=settings)
+    assert len(counted) == 2
+    for bits in (True, 8.0, "8"):
+        with pytest.raises(ValueError, match=f"bits={bits!r} is not an integer"):
+            table1(small(), tmp_path, methods=["2r"], bits=[bits], settings=TINY)
+        with pytest.raises(ValueError, match=f"bits={bits!r} is not an integer"):
+            methods.count_dictionaries("gk-means(2, r)", bits, TINY)
+
+
 @pytest.mark.parametrize("name", ["gk-means(2, h)", "gk-means (2,h)", "(2, h)", "2h", "GK2H"])
 def test_a_method_is_known_by_short_names_too(name):
     assert methods.canonical(name) == "gk-means(2, h)"
@@ -476,6 +610,14 @@ def test_the_command_writes_the_table(tmp_path, drawn):
     assert all((tmp_path / f"table1.{kind}").exists() for kind in KINDS)
 
 
+def test_all_gives_table2_the_first_seed(tmp_path):
+    options = ("--dataset", "sample", "--bits", "16", "--max-iter", 1, "--init-iter", 1, "--limit", 300)
+    result = reproduce("all", *options, "--out", tmp_path, "--method", "1h", "--seeds", "3,4", "--jobs", 1)
+    assert result.exit_code == 0, result.output
+    assert content(tmp_path, "table1")["about"]["seeds"] == [3, 4]
+    assert content(tmp_path, "table2")["about"]["seeds"] == [3]
+
+
 def test_the_command_makes_all_of_them_and_leaves_out_what_has_no_such_method(tmp_path):
     options = ("--dataset", "sample", "--bits", "16", "--max-iter", 1, "--init-iter", 1, "--limit", 400)
     result = reproduce("all", *options, "--out", tmp_path, "--method", "2r")
@@ -490,6 +632,9 @@ def test_the_command_makes_all_of_them_and_leaves_out_what_has_no_such_method(tm
         (("table1", "--bits", "x"), "not a list of whole numbers"),
         (("table1", "--method", "lsq"), "'lsq' is not one of"),
         (("table2", "--method", "ck"), "table2 has no method ck-means"),
+        (("table2", "--method", "2h", "--method", "ck"), "table2 has no method ck-means; use gk-means(1, h)"),
+        (("figure2", "--method", "2h", "--method", "mcmp"), "figure2 has no method MCMP"),
+        (("table2", "--seeds", "0,1,2"), "--seeds 0,1,2 are 3 seeds, and table2 has one"),
         (("table2", "--bits", "20"), "multiple of 8"),
         (("figure1", "--seeds", "0;1"), "--seeds '0;1'"),
         (("table1", "--max-iter", "0"), "max_iter=0"),

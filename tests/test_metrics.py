@@ -50,6 +50,22 @@ def test_a_large_offset_does_not_blur_the_neighbours(rng):
     assert (metrics.nearest(base + 1e7, query + 1e7, 3) == brute(base + 1e7, query + 1e7, 3)).all()
 
 
+@pytest.mark.parametrize("scale", [2.0**1020, 2.0**600, 2.0**-600, 2.0**-1020])
+def test_huge_and_tiny_vectors_have_neighbours_too(rng, scale):
+    base, query = rng.standard_normal((500, 4)), rng.standard_normal((20, 4))
+    assert (metrics.nearest(base * scale, query * scale, 3) == brute(base, query, 3)).all()
+
+
+def test_one_huge_query_finds_the_rows_on_its_side():
+    assert metrics.nearest([[-1e200], [1e200], [0.0]], [[1e300], [-1e300]], 1).tolist() == [[1], [0]]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_top_refuses_distances_that_are_not_finite(value):
+    with pytest.raises(ValueError, match="rows 7 to 8 are not finite"):
+        Top(1, 1).add(slice(0, 1), np.array([[1.0, value]]), 7)
+
+
 def test_nearest_is_the_same_for_any_number_of_threads(rng):
     base, query = rng.standard_normal((5000, 8)).astype(np.float32), rng.standard_normal((600, 8)).astype(np.float32)
     one, two = (metrics.nearest(base, query, 5, n_jobs=jobs) for jobs in (1, 2))
@@ -78,7 +94,8 @@ def test_top_takes_as_many_as_the_first_block_has():
         (lambda: metrics.recall([[1.5]], [[1]], 1), "integer rows"),
         (lambda: metrics.nearest(np.ones((3, 2)), np.ones((3, 4)), 1), "2 features but query 4"),
         (lambda: metrics.nearest(np.ones((3, 2)), np.ones((3, 2)), 4), "k=4"),
-        (lambda: metrics.nearest([[np.nan]], [[1.0]], 1), "NaN"),
+        (lambda: metrics.nearest([[np.nan]], [[1.0]], 1), "base has NaN"),
+        (lambda: metrics.nearest([[1.0]], [[np.inf]], 1), "query has NaN or infinite"),
     ],
 )
 def test_bad_input_is_explained(call, message):

@@ -16,6 +16,11 @@ class Top:
 
     def add(self, queries: slice, distances: NDArray[np.floating], first: int) -> None:
         """Distances (queries, m) to the rows from ``first`` on, all of them later than the rows before."""
+        if not np.isfinite(distances).all():  # it would lose to a row that is not there
+            raise ValueError(
+                f"distances to rows {first} to {first + distances.shape[1] - 1} are not finite; drop vectors with NaN "
+                "or infinite values, and divide by the largest value where they are huge"
+            )
         both = np.concatenate([self.distances[queries], distances], axis=1)
         fresh = np.broadcast_to(np.arange(first, first + distances.shape[1]), distances.shape)
         rows = np.concatenate([self.rows[queries], fresh], axis=1)

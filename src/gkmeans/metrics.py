@@ -109,14 +109,15 @@ def nearest(base: ArrayLike, query: ArrayLike, k: int, *, n_jobs: int | None = N
     if data.shape[1] != asked.shape[1]:
         raise ValueError(f"base has {data.shape[1]} features but query {asked.shape[1]}; pass vectors of one length")
     k = check_integer("k", k, 1, len(data))
+    power = _power(data, asked)
     # distances do not change under a shift; a whole one keeps whole numbers exact and takes a large offset away
-    shift = np.rint(data[:READ_ROWS].mean(axis=0, dtype=np.float64))
+    shift = np.rint(_doubles(data[:READ_ROWS], power).mean(axis=0))
     top = Top(len(asked), k)
     queries = spans(len(asked), _QUERIES)
 
     with Workers(check_n_jobs(n_jobs)) as workers:
         for start, stop in spans(len(data), READ_ROWS):
-            x = data[start:stop].astype(np.float64) - shift
+            x = _doubles(data[start:stop], power) - shift
             norms = np.einsum("ij,ij->i", x, x)
 
             def one(
@@ -125,11 +126,29 @@ def nearest(base: ArrayLike, query: ArrayLike, k: int, *, n_jobs: int | None = N
                 norms: NDArray[np.float64] = norms,
                 first: int = start,
             ) -> None:
-                q = asked[slice(*span)].astype(np.float64) - shift
+                q = _doubles(asked[slice(*span)], power) - shift
                 top.add(slice(*span), norms - 2 * (q @ x.T), first)
 
             workers.map(one, queries)
     return top.rows
+
+
+def _power(*arrays: NDArray[np.generic]) -> int:
+    """The power of two to multiply by so that squares neither overflow nor vanish in float64: 0 where they do not."""
+    largest = 0.0
+    for array in arrays:
+        if array.dtype.kind == "f" and array.dtype.itemsize > 4:  # the squares of all others fit
+            for start, stop in spans(len(array), READ_ROWS):
+                largest = max(largest, float(np.abs(array[start:stop]).max()))
+        else:
+            largest = max(largest, 1.0)
+    exponent = int(np.frexp(largest)[1])
+    return 0 if largest == 0 or -400 < exponent < 480 else 52 - exponent
+
+
+def _doubles(array: NDArray[np.generic], power: int) -> NDArray[np.float64]:
+    doubles = array.astype(np.float64)
+    return doubles if power == 0 else np.ldexp(doubles, power)
 
 
 def _vectors(name: str, values: ArrayLike) -> NDArray[np.generic]:

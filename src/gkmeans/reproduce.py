@@ -50,7 +50,9 @@ def reproduce(
         list[str] | None, typer.Option(help="A method such as 'gk-means(2, h)', 2h, ock or ck; may be repeated.")
     ] = None,
     bits: Annotated[str | None, typer.Option(help="Code lengths; default 32,64,128, and 16,32,64 for table2.")] = None,
-    seeds: Annotated[str, typer.Option("--seeds", "--seed", help="One seed or several, such as 0,1,2.")] = "0",
+    seeds: Annotated[
+        str, typer.Option("--seeds", "--seed", help="One seed or several, such as 0,1,2; table2 has one.")
+    ] = "0",
     max_iter: Annotated[int, typer.Option(help="Most iterations of a training.")] = 100,
     init_iter: Annotated[int, typer.Option(help="Most iterations of each stage of an initialisation.")] = 30,
     mcmp_iter: Annotated[
@@ -68,6 +70,10 @@ def reproduce(
         lengths = None if bits is None else _numbers("--bits", bits)
         chosen = None if method is None else [canonical(name) for name in method]
         numbers = _numbers("--seeds", seeds)
+        if experiment is Experiment.table2 and len(numbers) > 1:
+            raise ValueError(
+                f"--seeds {seeds} are {len(numbers)} seeds, and table2 has one; use one, such as --seeds 0"
+            )
         parts = _parts(experiment, chosen)
         loaded = load(dataset, data)
         with warnings.catch_warnings():
@@ -91,13 +97,15 @@ def _numbers(option: str, text: str) -> list[int]:
 
 
 def _parts(experiment: Experiment, chosen: Sequence[str] | None) -> dict[str, Sequence[str]]:
-    """The experiments to run and the methods of each; ``all`` leaves out those that have none of the methods."""
+    """The experiments to run and the methods of each; ``all`` gives each those it has, and leaves out one with none."""
     names = list(_CAN) if experiment is Experiment.all else [experiment.value]
     if chosen is None:
         return {name: _USUAL[name] for name in names}
+    if experiment is not Experiment.all:
+        can = _CAN[experiment.value]
+        if alien := [method for method in chosen if method not in can]:
+            raise ValueError(f"{experiment.value} has no method {', '.join(alien)}; use {', '.join(can)}")
     parts = {name: [method for method in _CAN[name] if method in chosen] for name in names}
-    if not any(parts.values()):
-        raise ValueError(f"{experiment.value} has no method {', '.join(chosen)}; use {', '.join(_CAN[names[0]])}")
     return {name: methods for name, methods in parts.items() if methods}
 
 

@@ -73,7 +73,7 @@ def figure2(
     chosen = selected(methods, METHODS)
     subject, store = Subject.of(dataset, settings.limit), Store(folder)
     fitted = fits("Figure 2, fits", store, subject, chosen, bits, seeds, settings, progress)
-    truth = _truth(store, subject, settings, progress)
+    truth, exact = _truth(store, subject, settings, progress)
     jobs = [_job(store, subject, cell, truth, settings) for cell in fitted]
     cells = run("Figure 2, searches", store, jobs, progress)
     rows = [
@@ -85,7 +85,7 @@ def figure2(
         }
         for cell in cells
     ]
-    _write(store, subject, rows, about(subject, seeds, settings, cells))
+    _write(store, subject, rows, about(subject, seeds, settings, cells, [*fitted, *exact]))
     return rows
 
 
@@ -101,10 +101,10 @@ def _write(store: Store, subject: Subject, rows: Sequence[dict[str, Any]], origi
     write_picture(figure2_picture(curves, title), store.folder, "figure2", origin)
 
 
-def _truth(store: Store, subject: Subject, settings: Settings, progress: bool) -> Rows:
-    """True nearest neighbour (q, 1) of each query: the dataset's, or found once and kept."""
+def _truth(store: Store, subject: Subject, settings: Settings, progress: bool) -> tuple[Rows, list[Cell]]:
+    """True nearest neighbour (q, 1) of each query: the dataset's, or found once and kept in the cell returned."""
     if subject.groundtruth is not None:
-        return subject.groundtruth[:, :1]
+        return subject.groundtruth[:, :1], []
     prints = {"base": subject.fingerprint["base"], "query": fingerprint(subject.query)}
     key = {"kind": "neighbours", "dataset": subject.name, "fingerprint": prints}
 
@@ -115,7 +115,7 @@ def _truth(store: Store, subject: Subject, settings: Settings, progress: bool) -
 
     [cell] = run("Figure 2, true neighbours", store, [Job("exact search", key, 1.0, make)], progress)
     arrays, _ = _files.read(cell.files["ids"], NEIGHBOURS)
-    return arrays["ids"]
+    return arrays["ids"], [cell]
 
 
 def _job(store: Store, subject: Subject, fitted: Cell, truth: Rows, settings: Settings) -> Job:

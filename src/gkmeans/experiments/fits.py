@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import time
@@ -26,10 +27,25 @@ from .subject import Subject
 CODES = "gkmeans-codes"
 
 
+def code_digest(package: Path, native: Path) -> str:
+    """Short sha256 of the sources of ``package``, by name and content, and of its native module."""
+    digest = hashlib.sha256()
+    for path in [*sorted(package.rglob("*.py")), native]:
+        content = path.read_bytes()
+        name = path.name if path == native else path.relative_to(package).as_posix()
+        digest.update(f"{name} {len(content)}\n".encode() + content)
+    return digest.hexdigest()[:12]
+
+
+# at import: files that change during a run are not what it runs
+CODE = code_digest(Path(__file__).parents[1], Path(_core.__file__))
+
+
 def machine(settings: Settings) -> dict[str, Any]:
     """What a figure depends on besides the data and the settings."""
     return {
         "version": __version__,
+        "code": CODE,
         "cpu": cpu(),
         "cores": os.cpu_count(),
         "threads": effective_jobs(settings.n_jobs),
@@ -81,7 +97,7 @@ def fit_jobs(
     n, P = subject.learn.shape
     jobs = []
     for seed in dict.fromkeys(check_integer("seed", seed, 0) for seed in seeds):
-        for length in dict.fromkeys(bits):
+        for length in dict.fromkeys(check_integer("bits", length, 1) for length in bits):
             for method in methods:
                 key = fit_key(subject, method, length, seed, settings)
                 estimator = build(method, length, seed, settings)

@@ -57,6 +57,8 @@ class Settings:
             if value is not None or name in ("max_iter", "init_iter"):
                 check_integer(name, value, 1)
         check_n_jobs(self.n_jobs)
+        for name, value in vars(self).items():  # JSON takes no integers of NumPy
+            object.__setattr__(self, name, None if value is None else int(value))
 
     @property
     def width(self) -> int:
@@ -87,7 +89,8 @@ def selected(names: Sequence[str], among: Sequence[str]) -> list[str]:
 def count_dictionaries(method: str, bits: int, settings: Settings) -> int:
     """Dictionaries that ``bits`` give a method; an error where they do not come out even."""
     step = settings.width * (2 if method == "ock-means" else 1)
-    if isinstance(bits, bool) or not isinstance(bits, int) or bits < step or bits % step:
+    bits = check_integer("bits", bits, 1)
+    if bits % step:
         raise ValueError(
             f"bits={bits!r} do not suit {method} with {settings.n_codewords} codewords; use a multiple of {step}"
         )

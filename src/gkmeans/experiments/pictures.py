@@ -129,20 +129,23 @@ def figure2_picture(curves: Mapping[tuple[str, int], Sequence[float]], title: st
     return figure
 
 
-def table2_picture(points: Mapping[str, Sequence[tuple[int, float, bool]]], title: str) -> Figure:
-    """Time of one vector over the number of dictionaries; open marks are estimated."""
+def table2_picture(points: Mapping[str, Sequence[tuple[int, float, str | None]]], title: str) -> Figure:
+    """Time of one vector over the number of dictionaries; open marks are estimated, crossed ones without a run."""
     figure, [axes] = _panels(1, (6.4, 4.2))
-    estimated = False
+    sources = {source for measured in points.values() for _, _, source in measured}
     for method, measured in points.items():
-        C, micros, marked = zip(*measured, strict=True)
+        C, micros, _ = zip(*measured, strict=True)
         style = _line(STYLES[method]) | {"markersize": 8, "markerfacecolor": STYLES[method].color}
         axes.plot(C, micros, label=method, **style)
-        for at, value, open_mark in measured:
-            if open_mark:
+        for at, value, source in measured:
+            if source is not None:
                 axes.plot([at], [value], **(style | {"markerfacecolor": "white"}))
-        estimated |= any(marked)
-    if estimated:
+            if source == "tree":
+                axes.plot([at], [value], "x", color="black", markersize=4, zorder=3)
+    if "sample" in sources:
         axes.plot([], [], "o", color="black", markerfacecolor="white", label="open: estimated from a sample")
+    if "tree" in sources:
+        axes.plot([], [], "x", color="black", label="crossed: not run, estimated from the size of its tree")
     counts = sorted({C for measured in points.values() for C, _, _ in measured})
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")

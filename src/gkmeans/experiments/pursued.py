@@ -14,10 +14,23 @@ from .._rows import Codes
 from .._rows import Rows as Framed
 from ..dictionaries import Tables, code_dtype
 from ..estimators.base import AdditiveQuantizer
-from ..pursuit import pursue_block
+from ..pursuit import SECONDS_A_SCORE, pursue_block, tree_size
 from .subject import Rows
 
 _BLOCK = 1024
+_MOST_SCORES = 10**300
+"""A float holds so many."""
+
+
+def expected(n: int, C: int, K: int, n_candidates: int, n_jobs: int | None) -> float:
+    """Seconds that MCMP takes for ``n`` vectors by the size of its tree, roughly."""
+    scores = min(n * tree_size(n_candidates, C, K), _MOST_SCORES)
+    return scores * SECONDS_A_SCORE / effective_jobs(n_jobs)
+
+
+def first_count(n: int, n_jobs: int | None) -> int:
+    """Vectors of the first sample that ``timed`` encodes."""
+    return min(n, 2 * effective_jobs(n_jobs))
 
 
 def pursue(model: AdditiveQuantizer, X: Rows, n_candidates: int, n_jobs: int | None) -> Codes:
@@ -53,7 +66,7 @@ def timed(
     """Time ``encode`` on samples of ``X`` that grow until all of it is encoded or the ``budget`` of seconds is used."""
     n = len(X)
     drawn = rng.permutation(n)
-    count = min(n, 2 * effective_jobs(n_jobs))
+    count = first_count(n, n_jobs)
     while True:
         rows = np.sort(drawn[:count])
         sample = X if count == n else X[rows]

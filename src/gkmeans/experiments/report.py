@@ -18,8 +18,16 @@ from .subject import Subject
 Row = Mapping[str, Any]
 
 
-def about(subject: Subject, seeds: Sequence[int], settings: Settings, cells: Sequence[Cell]) -> dict[str, Any]:
-    """What a report says of where it comes from; cells made on several machines name each."""
+UNKNOWN = "unknown"
+"""The code of a cell that does not name it."""
+
+
+def about(
+    subject: Subject, seeds: Sequence[int], settings: Settings, cells: Sequence[Cell], sources: Sequence[Cell] = ()
+) -> dict[str, Any]:
+    """What a report says of where it comes from: each machine its cells were made on, and each code that made them or
+    the cells they come from.
+    """
     names = ("version", "cpu", "cores", "threads", "simd", "python", "numpy")
     machines = []
     for cell in cells:
@@ -30,9 +38,10 @@ def about(subject: Subject, seeds: Sequence[int], settings: Settings, cells: Seq
         "dataset": subject.name,
         "fingerprint": subject.fingerprint,
         "description": subject.describe(),
-        "seeds": list(seeds),
+        "seeds": [int(seed) for seed in seeds],
         "settings": asdict(settings),
         "machines": machines,
+        "codes": list(dict.fromkeys(cell.machine.get("code", UNKNOWN) for cell in (*sources, *cells))),
         "date": max((cell.machine["date"] for cell in cells), default=""),
     }
 
@@ -54,6 +63,13 @@ def origin(about: Row) -> str:
             f"gkmeans {machine['version']}, {machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads, "
             f"SIMD {machine['simd']}, Python {machine['python']}, NumPy {machine['numpy']}."
         )
+    codes = ", ".join(about["codes"])
+    if len(about["codes"]) > 1:
+        lines.append(
+            f"Made by different code (sha256 {codes}): parts may not agree; start in a new folder to have one code."
+        )
+    else:
+        lines.append(f"Code sha256 {codes}.")
     return "\n".join([*lines, f"{about['date']}."])
 
 
@@ -65,7 +81,8 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def machine_columns(cell: Cell) -> dict[str, Any]:
     """Where a cell was made, as columns of a report."""
-    return {name: cell.machine[name] for name in ("version", "cpu", "cores", "threads", "simd", "date")}
+    names = ("version", "code", "cpu", "cores", "threads", "simd", "date")
+    return {name: cell.machine.get(name, UNKNOWN) for name in names}
 
 
 def write_report(

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from .._parallel import Workers, spans
 from .._rows import READ_ROWS, Codes, Floats, Rows, decode
 from .._top import Top
+from .._validation import check_X
 from ..estimators.base import AdditiveQuantizer
 
 _QUERIES = 512
@@ -21,6 +22,10 @@ def scan(
     model: AdditiveQuantizer, codes: Codes, query: NDArray[np.generic], k: int, n_jobs: int | None
 ) -> NDArray[np.int64]:
     """Rows (q, k) of ``codes`` (n, C) nearest to each query, nearest first, ties by row."""
+    try:
+        query = check_X(model, query, reset=False, scale=model.scale_)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"the queries cannot be searched: {error}") from error
     D = model._final().full()
     asked = Rows(query, model._frame())
     top = Top(len(query), k, np.float32)

@@ -1,7 +1,8 @@
 """Table 2: encoding time and distortion of gk-means (1, h), (2, h) and MCMP on full vectors, by number of dictionaries.
 
 As in the paper, MCMP with 8 dictionaries takes those of gk-means (2, h), since it cannot be trained, and its time is
-estimated from a sample. Times are those of this run's machine and threads.
+estimated from a sample; where even a few vectors would take too long, from the size of its tree. Times are those of
+this run's machine and threads.
 """
 
 from __future__ import annotations
@@ -9,18 +10,20 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
 
+from .._validation import check_integer
 from ..datasets import Dataset
 from ..estimators.base import AdditiveQuantizer
+from ..pursuit import SECONDS_A_SCORE
 from .fits import fit_jobs, machine, model_of
-from .methods import CANDIDATES, MCMP, Settings, selected, work
+from .methods import CANDIDATES, MCMP, Settings, selected
 from .paper import TABLE2, TABLE2_VECTORS
 from .pictures import check_matplotlib, table2_picture, write_picture
-from .pursued import pursue, timed
+from .pursued import expected, first_count, pursue, timed
 from .report import about, machine_columns, markdown_table, write_report
 from .run import Job, run
 from .store import Cell, Store
@@ -58,8 +61,8 @@ def table2(
     seed : int, default=0
         Seed of the fits and of the samples.
     budget : float, default=120
-        Seconds that MCMP may encode for; where all of the database takes longer, a sample that fits them is
-        encoded and the time is scaled and marked as estimated.
+        Seconds that MCMP may encode for; where all of the database takes longer, the time is estimated from a sample
+        that fits them or, where two vectors a thread do not, from the size of the tree, and marked.
 
     Returns
     -------
@@ -82,24 +85,30 @@ def table2(
     check_matplotlib()
     if not 0 < budget < float("inf"):
         raise ValueError(f"budget={budget!r} is out of range; use a number of seconds above 0, such as 120")
-    if not dictionaries:
-        raise ValueError("dictionaries is empty; use numbers such as (2, 4, 8)")
     settings = settings or Settings()
-    pairs = [(method, C) for method in selected(methods, PAPER_METHODS) for C in dict.fromkeys(dictionaries)]
+    pairs = _pairs(methods, dictionaries)
     subject, store = Subject.of(dataset, settings.limit), Store(folder)
     models = _fitted(store, subject, pairs, seed, settings, progress)
     jobs = [_job(store, subject, *pair, models[pair], seed, budget, settings) for pair in pairs]
     cells = run("Table 2, encoding", store, jobs, progress)
     rows = [_row(cell) for cell in cells]
-    _write(store, subject, rows, about(subject, [seed], settings, cells))
+    _write(store, subject, rows, about(subject, [seed], settings, cells, list(models.values())))
     return rows
+
+
+def _pairs(methods: Sequence[str], dictionaries: Sequence[int]) -> list[tuple[str, int]]:
+    """Each method with each number of dictionaries, once."""
+    if not len(dictionaries):
+        raise ValueError("dictionaries is empty; use numbers such as (2, 4, 8)")
+    counts = dict.fromkeys(check_integer("dictionaries", C, 1) for C in dictionaries)
+    return list(product(selected(methods, PAPER_METHODS), counts))
 
 
 def _write(store: Store, subject: Subject, rows: Sequence[dict[str, Any]], origin: dict[str, Any]) -> None:
     write_report(store.folder, "table2", rows, origin, _markdown(rows, subject, origin["settings"]))
-    points: dict[str, list[tuple[int, float, bool]]] = {}
+    points: dict[str, list[tuple[int, float, str | None]]] = {}
     for row in rows:
-        points.setdefault(row["method"], []).append((row["dictionaries"], row["micros"], row["estimated"]))
+        points.setdefault(row["method"], []).append((row["dictionaries"], row["micros"], row["estimated_from"]))
     title = f"{subject.title}: encoding time by number of dictionaries"
     write_picture(table2_picture(points, title), store.folder, "table2", origin)
 
@@ -137,8 +146,28 @@ def _job(
         values = _pursued(model, subject, seed, budget, settings) if method == MCMP else _encoded(model, subject)
         return store.keep(key, {**values, "vectors": len(subject.base)}, machine(settings))
 
-    n, P = subject.base.shape
-    return Job(f"{method}, {C} dictionaries", key, work(method, C * settings.width, n, P, settings), make)
+    return Job(
+        f"{method}, {C} dictionaries", key, _seconds(method, C, len(subject.base), fitted, budget, settings), make
+    )
+
+
+def _seconds(method: str, C: int, n: int, fitted: Cell, budget: float, settings: Settings) -> float:
+    """What encoding ``n`` vectors will take: as long as after the fit, and MCMP no longer than its budget."""
+    after_fit = float(fitted.values["encode_seconds"])
+    if method != MCMP:
+        return after_fit
+    if _too_long(C, n, budget, settings):
+        return 0.0
+    return min(budget, after_fit if fitted.key["method"] == MCMP else _expected(C, n, settings))
+
+
+def _expected(C: int, n: int, settings: Settings) -> float:
+    return expected(n, C, settings.n_codewords, min(CANDIDATES, settings.n_codewords), settings.n_jobs)
+
+
+def _too_long(C: int, n: int, budget: float, settings: Settings) -> bool:
+    """Whether the first vectors of a sample would take longer than the budget."""
+    return _expected(C, first_count(n, settings.n_jobs), settings) > budget
 
 
 def _encoded(model: AdditiveQuantizer, subject: Subject) -> dict[str, Any]:
@@ -146,12 +175,17 @@ def _encoded(model: AdditiveQuantizer, subject: Subject) -> dict[str, Any]:
     codes = model.encode(subject.base)
     seconds = time.perf_counter() - start
     distortion = model.relative_distortion(subject.base, codes)
-    return {"seconds": seconds, "distortion": distortion, "estimated": False, "sample_rows": len(subject.base)}
+    measured = {"estimated": False, "estimated_from": None, "sample_rows": len(subject.base)}
+    return {"seconds": seconds, "distortion": distortion, **measured}
 
 
 def _pursued(
     model: AdditiveQuantizer, subject: Subject, seed: int, budget: float, settings: Settings
 ) -> dict[str, Any]:
+    C, n = len(model.dictionaries_), len(subject.base)
+    if _too_long(C, n, budget, settings):
+        guessed = {"estimated": True, "estimated_from": "tree", "sample_rows": 0}
+        return {"seconds": _expected(C, n, settings), "distortion": None, **guessed}
     candidates = min(CANDIDATES, settings.n_codewords)
     timing = timed(
         lambda X: pursue(model, X, candidates, settings.n_jobs),
@@ -165,6 +199,7 @@ def _pursued(
         "seconds": timing.seconds,
         "distortion": model.relative_distortion(subject.base[timing.rows], timing.codes) if scored else None,
         "estimated": timing.estimated,
+        "estimated_from": "sample" if timing.estimated else None,
         "sample_rows": len(timing.rows),
     }
 
@@ -181,6 +216,7 @@ def _row(cell: Cell) -> dict[str, Any]:
         "micros": 1e6 * values["seconds"] / values["vectors"],
         "distortion": values["distortion"],
         "estimated": values["estimated"],
+        "estimated_from": values.get("estimated_from", "sample" if values["estimated"] else None),
         "sample_rows": values["sample_rows"],
         "paper_seconds": seconds,
         "paper_distortion": distortion,
@@ -215,13 +251,22 @@ def _markdown(rows: Sequence[dict[str, Any]], subject: Subject, settings: dict[s
     if any(row["dictionaries_of"] == MCMP for row in rows):
         most = settings["mcmp_iter"] or settings["max_iter"]
         parts.append(f"MCMP was trained for at most {most} iterations where it encodes with its own dictionaries.")
-    for row in rows:
-        if row["estimated"]:
-            parts.append(
-                f"Estimated: {row['method']} with {row['dictionaries']} dictionaries encoded {row['sample_rows']:,} "
-                f"vectors drawn at random, with the dictionaries of {row['dictionaries_of']}; its time is scaled."
-            )
+    parts += [_estimate(row) for row in rows if row["estimated"]]
     return "\n\n".join([*parts, "Growth of the time from each number of dictionaries to the next:", _growth(rows)])
+
+
+def _estimate(row: dict[str, Any]) -> str:
+    """What an estimated time comes from."""
+    what = f"Estimated: {row['method']} with {row['dictionaries']} dictionaries"
+    if row["estimated_from"] == "tree":
+        return (
+            f"{what} was not run, since two vectors a thread would take longer than its budget; its time is estimated "
+            f"from the size of its tree, at {1e9 * SECONDS_A_SCORE:g} ns a codeword score, pruned ones too."
+        )
+    return (
+        f"{what} encoded {row['sample_rows']:,} vectors drawn at random, with the dictionaries of "
+        f"{row['dictionaries_of']}; its time is scaled."
+    )
 
 
 def _growth(rows: Sequence[dict[str, Any]]) -> str:
