@@ -653,3 +653,10 @@ def test_the_command_says_what_is_missing(tmp_path, monkeypatch):
     result = reproduce("table1", "--dataset", "sample", "--out", tmp_path)
     assert result.exit_code == 1
     assert "gkmeans[plot]" in result.output
+
+
+@pytest.mark.parametrize("n", [1, 130, 197, 4095, 4097])
+def test_all_vectors_are_timed_where_that_fits_the_budget(n):
+    timing = pursued.timed(lambda X: X, np.zeros((n, 1), np.uint8), 1000.0, 2, np.random.default_rng(0))
+    assert not timing.estimated
+    assert len(timing.codes) == n

@@ -76,6 +76,6 @@ def timed(
         if count == n:
             return Timing(seconds, rows, codes, False)
         more = min(n, int(count * min(32.0, budget / max(seconds, 1e-9))))
-        if seconds * 3 > budget or more < 2 * count:
+        if seconds * 3 > budget or more < min(n, 2 * count):
             return Timing(seconds * n / count, rows, codes, True)
         count = more
