@@ -15,7 +15,8 @@ import faiss
 import numpy as np
 
 import gkmeans as gk
-from common import alternate, machine, median, mnist, photosift, relative_distortion, spread
+from common import alternate, machine, median, mnist, photosift, spread
+from gkmeans.metrics import relative_distortion
 
 
 def faiss_opq(X: np.ndarray, C: int) -> np.ndarray:

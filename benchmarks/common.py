@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import os
-import platform
 import statistics
 import subprocess
 import time
@@ -14,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from gkmeans import __version__, _core
+from gkmeans import __version__, _core, vectors
+from gkmeans.experiments.fits import cpu
 
 DATA = Path(os.environ.get("GKMEANS_DATA", Path(__file__).parents[2] / "shared" / "data"))
 RESULTS = Path(__file__).parents[1] / "results"
@@ -30,24 +29,19 @@ def found(path: Path) -> Path:
 
 def photosift(name: str) -> np.ndarray:
     """``learn``, ``base`` or ``query`` of photo SIFT, (n, 128) uint8."""
-    return np.fromfile(found(DATA / "photosift" / f"{name}.bvecs"), np.uint8).reshape(-1, 132)[:, 4:]
+    return vectors.read(found(DATA / "photosift" / f"{name}.bvecs"))
 
 
 def mnist() -> np.ndarray:
     """The 60,000 training images of MNIST, (60000, 784) uint8, raw pixels."""
-    with gzip.open(found(DATA / "mnist" / "train-images-idx3-ubyte.gz")) as file:
-        return np.frombuffer(file.read(), np.uint8, offset=16).reshape(-1, 784)
+    return vectors.read(found(DATA / "mnist" / "train-images-idx3-ubyte.gz"))
 
 
 def machine() -> str:
     """CPU, commit and versions: what a figure depends on."""
-    cpu = next(
-        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
-        platform.processor(),
-    )
     git = ["git", "-C", str(Path(__file__).parent)]
     commit = subprocess.run([*git, "describe", "--always", "--dirty"], capture_output=True, text=True).stdout.strip()
-    return f"{cpu}, {os.cpu_count()} cores, gkmeans {__version__} ({commit}), SIMD {_core.simd_level()}"
+    return f"{cpu()}, {os.cpu_count()} cores, gkmeans {__version__} ({commit}), SIMD {_core.simd_level()}"
 
 
 def alternate(tasks: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
@@ -69,9 +63,3 @@ def spread(seconds: list[float], unit: float = 1.0) -> str:
 def median(seconds: list[float]) -> float:
     """Median."""
     return statistics.median(seconds)
-
-
-def relative_distortion(X: np.ndarray, X_hat: np.ndarray) -> float:
-    """Σ‖x − x̂‖² / Σ‖x‖² in float64."""
-    x = X.astype(np.float64)
-    return float(((x - X_hat) ** 2).sum() / (x**2).sum())

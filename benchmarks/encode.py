@@ -14,12 +14,13 @@ import faiss
 import numpy as np
 
 import gkmeans as gk
-from common import LSQ, alternate, machine, median, photosift, relative_distortion, spread
+from common import LSQ, alternate, machine, median, photosift, spread
 from gkmeans import _core
 from gkmeans._parallel import Workers, aligned, block_rows, spans
 from gkmeans._rows import Rows, decode
 from gkmeans.assignment import assign_block
 from gkmeans.dictionaries import Tables
+from gkmeans.metrics import relative_distortion
 
 
 def trained_lsq(learn: np.ndarray) -> faiss.IndexLocalSearchQuantizer:

@@ -16,7 +16,8 @@ import faiss
 import numpy as np
 
 import gkmeans as gk
-from common import LSQ, machine, median, photosift, relative_distortion, spread
+from common import LSQ, machine, median, photosift, spread
+from gkmeans.metrics import relative_distortion
 
 
 class Clock(logging.Handler):

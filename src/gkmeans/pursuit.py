@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from . import _core
 from ._parallel import Workers
 from ._rows import Codes, Floats
+from .assignment import assign_block
 from .dictionaries import TABLE_BYTES, Tables, table_bytes
 
 SECONDS_A_SCORE = 2.5e-10
@@ -46,15 +47,12 @@ def pursue_block(
 ) -> NDArray[np.uint16]:
     """Codes (m, C) of the rows ``X`` (m, P) by MCMP; where ``codes`` is given, these unless a leaf is better."""
     C, Kp, P = tables.padded.shape
-    if C > 1 and (tables.T is None or tables.rowmin is None or tables.groupmin is None):
+    if C == 1:
+        return assign_block(X, tables, 1, codes, workers)
+    if tables.T is None or tables.rowmin is None or tables.groupmin is None:
         raise _no_table(C, tables.D.shape[1])
-    flat = tables.padded.reshape(C * Kp, P).T
     V = workers.buffer(len(X) * C * Kp).reshape(len(X), C * Kp)
-    np.matmul(X, flat, out=V)
-    if tables.T is None or tables.rowmin is None or tables.groupmin is None:  # the nearest, whatever it was before
-        out = np.empty(len(X), np.uint16)
-        _core.nearest(V, tables.N[0], out)
-        return out[:, None]
+    np.matmul(X, tables.padded.reshape(C * Kp, P).T, out=V)
     places = np.empty((len(X), C), np.uint16) if codes is None else tables.inside(codes)
     arrays = (tables.T, tables.N, tables.rowmin, tables.groupmin)
     _core.pursue(V.reshape(len(X), C, Kp), *arrays, places, n_candidates, codes is None, workers.stop)

@@ -18,7 +18,15 @@ from .. import _files
 from .._parallel import Workers, spans
 from .._progress import Reporter
 from .._rows import READ_ROWS, Codes, Floats, Frame, Rows, decode
-from .._validation import check_codes, check_integer, check_n_jobs, check_tolerance, check_X, warn_about
+from .._validation import (
+    check_codes,
+    check_codewords,
+    check_integer,
+    check_n_jobs,
+    check_tolerance,
+    check_X,
+    warn_about,
+)
 from ..assignment import Method
 from ..dictionaries import Block, Dictionaries
 from ..encoding import encode
@@ -51,6 +59,8 @@ class AdditiveQuantizer(TransformerMixin, BaseEstimator):  # type: ignore[misc] 
     history_: NDArray[np.float64]
     n_iter_: int
     n_features_in_: int
+    n_dictionaries: int
+    n_codewords: int
     max_iter: int
     tol: float
     random_state: Any
@@ -61,7 +71,7 @@ class AdditiveQuantizer(TransformerMixin, BaseEstimator):  # type: ignore[misc] 
 
     def _sizes(self) -> tuple[int, int]:
         """Columns of the codes, and K, from the parameters."""
-        raise NotImplementedError
+        return check_integer("n_dictionaries", self.n_dictionaries, 1), check_codewords(self.n_codewords)
 
     def _method(self, C: int, K: int) -> Method:
         """How the C codes of a row are chosen."""
@@ -188,11 +198,11 @@ class AdditiveQuantizer(TransformerMixin, BaseEstimator):  # type: ignore[misc] 
         data: NDArray[np.generic],
         given: Codes | None,
         workers: Workers,
-        done: Callable[[int], None] | None = None,
+        done: Callable[[int], None] = lambda count: None,
     ) -> Codes:
         """Codes of rows already checked, by threads already there."""
         rows, method = Rows(data, self._frame()), self._method(*self.dictionaries_.shape[:2])
-        return encode(rows, self._encoding_stages(), method, given, workers, done or (lambda count: None))
+        return encode(rows, self._encoding_stages(), method, given, workers, done)
 
     def decode(self, codes: ArrayLike) -> Floats:
         """Vectors (n, P) float32 that ``codes`` (n, C) stand for."""

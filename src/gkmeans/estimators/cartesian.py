@@ -12,7 +12,6 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from .._rows import Floats, Rows
-from .._validation import check_codewords, check_integer
 from ..assignment import GroupAssignment
 from ..dictionaries import Dictionaries
 from ..initialization.hierarchical import first_blocks, first_stage
@@ -111,9 +110,6 @@ class CartesianKMeans(SubspaceQuantizer):
         self.random_state = random_state
         self.n_jobs = n_jobs
         self.verbose = verbose
-
-    def _sizes(self) -> tuple[int, int]:
-        return check_integer("n_dictionaries", self.n_dictionaries, 1), check_codewords(self.n_codewords)
 
     def _method(self, C: int, K: int) -> GroupAssignment:
         return GroupAssignment(2)  # one dictionary in a block: the nearest codeword; pairs where several share one

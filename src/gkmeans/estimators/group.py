@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
 from .._rows import Codes, Floats, Rows
-from .._validation import check_codewords, check_integer, check_order, check_start
+from .._validation import check_integer, check_order, check_start
 from ..assignment import GroupAssignment, check_table
 from ..dictionaries import Dictionaries
 from ..initialization.hierarchical import count_stages, hierarchical
@@ -103,9 +103,6 @@ class GroupKMeans(AdditiveQuantizer):
         self.random_state = random_state
         self.n_jobs = n_jobs
         self.verbose = verbose
-
-    def _sizes(self) -> tuple[int, int]:
-        return check_integer("n_dictionaries", self.n_dictionaries, 1), check_codewords(self.n_codewords)
 
     def _method(self, C: int, K: int) -> GroupAssignment:
         order = check_order(self.order, C)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..datasets import Dataset
-from .fits import fits
-from .methods import Settings, selected
+from .fits import fitted
+from .methods import Settings
 from .paper import METHODS
 from .pictures import check_matplotlib, figure1_picture, write_picture
 from .report import about, machine_columns, markdown_table, write_report
@@ -58,10 +58,7 @@ def figure1(
     3
     """
     check_matplotlib()
-    settings = settings or Settings()
-    chosen = selected(methods, METHODS)
-    subject, store = Subject.of(dataset, settings.limit), Store(folder)
-    cells = fits("Figure 1", store, subject, chosen, bits, seeds, settings, progress)
+    settings, subject, store, cells = fitted("Figure 1", dataset, folder, methods, bits, seeds, settings, progress)
     rows = [
         {
             **{name: cell.key[name] for name in ("method", "bits", "seed")},

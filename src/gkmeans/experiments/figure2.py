@@ -11,9 +11,8 @@ import numpy as np
 from .. import _files
 from ..datasets import Dataset
 from ..metrics import nearest, recall
-from .fits import codes_of, fits, machine, model_of
-from .methods import Settings, selected
-from .paper import METHODS
+from .fits import codes_of, fitted, machine, model_of
+from .methods import Settings
 from .pictures import check_matplotlib, figure2_picture, write_picture
 from .report import about, machine_columns, markdown_table, write_report
 from .run import Job, run
@@ -69,12 +68,11 @@ def figure2(
     True
     """
     check_matplotlib()
-    settings = settings or Settings()
-    chosen = selected(methods, METHODS)
-    subject, store = Subject.of(dataset, settings.limit), Store(folder)
-    fitted = fits("Figure 2, fits", store, subject, chosen, bits, seeds, settings, progress)
+    settings, subject, store, fit_cells = fitted(
+        "Figure 2, fits", dataset, folder, methods, bits, seeds, settings, progress
+    )
     truth, exact = _truth(store, subject, settings, progress)
-    jobs = [_job(store, subject, cell, truth, settings) for cell in fitted]
+    jobs = [_job(store, subject, cell, truth, settings) for cell in fit_cells]
     cells = run("Figure 2, searches", store, jobs, progress)
     rows = [
         {
@@ -85,7 +83,7 @@ def figure2(
         }
         for cell in cells
     ]
-    _write(store, subject, rows, about(subject, seeds, settings, cells, [*fitted, *exact]))
+    _write(store, subject, rows, about(subject, seeds, settings, cells, [*fit_cells, *exact]))
     return rows
 
 
@@ -118,10 +116,10 @@ def _truth(store: Store, subject: Subject, settings: Settings, progress: bool) -
     return arrays["ids"], [cell]
 
 
-def _job(store: Store, subject: Subject, fitted: Cell, truth: Rows, settings: Settings) -> Job:
+def _job(store: Store, subject: Subject, source: Cell, truth: Rows, settings: Settings) -> Job:
     depth = min(DEPTH, len(subject.base))
     key = {
-        **fitted.key,
+        **source.key,
         "kind": "recall",
         "depth": depth,
         "query": fingerprint(subject.query),
@@ -129,7 +127,7 @@ def _job(store: Store, subject: Subject, fitted: Cell, truth: Rows, settings: Se
     }
 
     def make() -> Cell:
-        found = scan(model_of(fitted, settings), codes_of(fitted), subject.query, depth, settings.n_jobs)
+        found = scan(model_of(source, settings), codes_of(source), subject.query, depth, settings.n_jobs)
         values = [recall(found, truth, R) for R in range(1, depth + 1)]
         return store.keep(key, {"recall": values}, machine(settings))
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,9 +17,11 @@ from .. import __version__, _core, _files
 from .._parallel import effective_jobs
 from .._rows import Codes
 from .._validation import check_integer
+from ..datasets import Dataset
 from ..estimators.base import AdditiveQuantizer
 from ..store import load
-from .methods import MCMP, Settings, build, iterations, work
+from .methods import MCMP, Settings, build, selected, work
+from .paper import METHODS
 from .run import Job, run
 from .store import Cell, Store
 from .subject import Subject
@@ -105,23 +107,36 @@ def fit_jobs(
                 def make(key: dict[str, Any] = key, estimator: AdditiveQuantizer = estimator) -> Cell:
                     return _fit(store, subject, key, estimator, settings)
 
-                cost = work(method, length, n, P, settings)
-                jobs.append(Job(f"{method}, {length} bits", key, cost, make, iterations(method, length, P, settings)))
+                cost, most = work(method, length, n, P, settings), estimator._start_iterations(P) + estimator.max_iter
+                jobs.append(Job(f"{method}, {length} bits", key, cost, make, most))
     return jobs
 
 
-def fits(
+class Fitted(NamedTuple):
+    """The fits that an experiment stands on, and what they were made with."""
+
+    settings: Settings
+    subject: Subject
+    store: Store
+    cells: list[Cell]
+
+
+def fitted(
     title: str,
-    store: Store,
-    subject: Subject,
+    dataset: Dataset,
+    folder: str | os.PathLike[str],
     methods: Sequence[str],
     bits: Sequence[int],
     seeds: Sequence[int],
-    settings: Settings,
+    settings: Settings | None,
     progress: bool,
-) -> list[Cell]:
-    """Fit what the store does not have yet."""
-    return run(title, store, fit_jobs(store, subject, methods, bits, seeds, settings), progress)
+) -> Fitted:
+    """Fit what the folder does not have yet."""
+    settings = settings or Settings()
+    chosen = selected(methods, METHODS)
+    subject, store = Subject.of(dataset, settings.limit), Store(folder)
+    jobs = fit_jobs(store, subject, chosen, bits, seeds, settings)
+    return Fitted(settings, subject, store, run(title, store, jobs, progress))
 
 
 def _fit(store: Store, subject: Subject, key: dict[str, Any], estimator: AdditiveQuantizer, settings: Settings) -> Cell:

@@ -128,17 +128,6 @@ def build(method: str, bits: int, seed: int, settings: Settings) -> AdditiveQuan
     )
 
 
-def iterations(method: str, bits: int, P: int, settings: Settings) -> int:
-    """Most iterations of a fit, those of its initialisation too."""
-    C = count_dictionaries(method, bits, settings)
-    if method == "ck-means":
-        return settings.max_iter
-    if method in ("ock-means", MCMP):
-        return settings.init_iter + settings.max_iter
-    starts = {"h": count_stages(C, P), "k": C, "r": 0}[method[-2]]
-    return settings.max_iter + starts * settings.init_iter
-
-
 def work(method: str, bits: int, n: int, P: int, settings: Settings) -> float:
     """Rough number of operations of a fit on ``n`` vectors: what the time left is reckoned by."""
     C, K = count_dictionaries(method, bits, settings), settings.n_codewords

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..datasets import Dataset
-from .fits import fits
-from .methods import Settings, selected
+from .fits import fitted
+from .methods import Settings
 from .paper import METHODS, table1_cell
 from .pictures import check_matplotlib, table1_picture, write_picture
 from .report import about, machine_columns, markdown_table, write_report
@@ -70,10 +70,7 @@ def table1(
     [('gk-means(2, h)', 8, True), ('gk-means(2, r)', 8, True)]
     """
     check_matplotlib()
-    settings = settings or Settings()
-    chosen = selected(methods, METHODS)
-    subject, store = Subject.of(dataset, settings.limit), Store(folder)
-    cells = fits("Table 1", store, subject, chosen, bits, seeds, settings, progress)
+    settings, subject, store, cells = fitted("Table 1", dataset, folder, methods, bits, seeds, settings, progress)
     rows = [_row(cell) for cell in cells]
     _write(store, subject, rows, about(subject, seeds, settings, cells))
     return rows
