@@ -50,7 +50,12 @@ def against_faiss(learn: np.ndarray, base: np.ndarray, repeats: int, threads: in
     faiss.omp_set_num_threads(threads)
     index = trained_lsq(learn.astype(np.float32))
     lsq = index.lsq
-    models = {order: gk.GroupKMeans(8, order=order, random_state=0, n_jobs=threads).fit(learn) for order in (1, 2)}
+    models = {
+        order: gk.GroupKMeans(
+            8, order=order, relaxation=0, effort=0 if order == 1 else 2, random_state=0, n_jobs=threads
+        ).fit(learn)
+        for order in (1, 2)
+    }
     floats = base.astype(np.float32)
     D = np.ascontiguousarray(models[1].dictionaries_.reshape(-1, 128))
     codes = {}
@@ -82,7 +87,7 @@ def levels(base: np.ndarray, learn: np.ndarray, repeats: int) -> None:
     "at rest": from codes that are O2GA's already, one look at every pair, as in the passes of the training;
     "from O1GA": from the codes of O1GA to those of O2GA. The time of the same call with order 1 is taken off.
     """
-    model = gk.GroupKMeans(8, order=2, random_state=0).fit(learn[:30_000])
+    model = gk.GroupKMeans(8, order=2, relaxation=0, random_state=0).fit(learn[:30_000])
     batch, count = 1024, 16
     with Workers(1) as workers:
         tables = Tables.of(model._final().D[0], workers)

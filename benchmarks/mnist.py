@@ -26,7 +26,16 @@ def main() -> None:
     for order in options.orders:
         for bits in options.bits:
             start = time.perf_counter()
-            model = gk.GroupKMeans(bits // 8, 256, order=order, max_iter=100, init_iter=30, random_state=options.seed)
+            model = gk.GroupKMeans(
+                bits // 8,
+                256,
+                order=order,
+                relaxation=0,
+                effort=0 if order == 1 else 2,
+                max_iter=100,
+                init_iter=30,
+                random_state=options.seed,
+            )
             model.fit(X)
             fitted = time.perf_counter()
             codes = model.encode(X)

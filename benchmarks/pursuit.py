@@ -49,7 +49,7 @@ def pointer(array: np.ndarray) -> ctypes.c_void_p:
 
 def compare(C: int, n: int, repeats: int, peers: dict[str, Callable[..., None]]) -> None:
     learn, base = photosift("learn"), photosift("base")
-    model = gk.GroupKMeans(C, order=2, random_state=0).fit(learn[:20_000])
+    model = gk.GroupKMeans(C, order=2, relaxation=0, random_state=0).fit(learn[:20_000])
     rows = np.sort(np.random.default_rng(0).permutation(len(base))[:n])
     with Workers(1) as workers:
         tables = Tables.of(model._final().D[0], workers)

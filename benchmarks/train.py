@@ -39,7 +39,7 @@ def ours(learn: np.ndarray, order: int, seed: int, threads: int) -> list[tuple[f
     clock = Clock()
     logger.addHandler(clock)
     try:
-        gk.GroupKMeans(8, order=order, random_state=seed, n_jobs=threads).fit(learn)
+        gk.GroupKMeans(8, order=order, relaxation=0, random_state=seed, n_jobs=threads).fit(learn)
     finally:
         logger.removeHandler(clock)
     return clock.points

@@ -87,17 +87,20 @@ constexpr std::size_t kSeenCodes = 1 << 22;  // of n C^2 that a batch may keep
 
 static void assign(Out<float, 3> V, In<float, 4> T, In<float, 2> N, In<float, 3> rowmin,
                    In<float, 4> groupmin, Out<Code, 2> codes, int order, bool start, In<int, 1> stop,
-                   const Level& level, int batch) {
+                   const Level& level, int batch, int rounds, std::uint64_t seed) {
     const Tables tables = checked_tables(V, T, N, rowmin, groupmin, codes);
     const int n = dimension(V.shape(0)), C = tables.C, K = tables.K, Kp = tables.Kp;
     require(order >= 0 && order <= C && order <= kMaxOrder, "order must be from 0 to C, and at most 64");
     require(stop.shape(0) == 1, "stop must have shape (1,)");
+    require(rounds >= 0, "rounds must be at least 0");
+    require(rounds == 0 || order > 0, "rounds need an order of at least 1");
     require(batch >= 0, "batch must be at least 1, or 0 for the default");
-    if (batch == 0) batch = order <= 1 ? kBatchOrder1 : kBatch;
+    if (batch == 0) batch = order <= 1 && rounds == 0 ? kBatchOrder1 : kBatch;
     if (!start) check_codes(codes, K);
     while (batch > 1 && static_cast<std::size_t>(batch) * C * C > kSeenCodes) batch /= 2;
     const Kernels& kernels = at_level(level);
     auto work = allocate(workspace(C, Kp, batch, order));
+    auto kept = allocate(kept_bytes(C, rounds > 0 ? batch : 1));
     nb::gil_scoped_release release;
     for (int first = 0; first < n && !*const_cast<const volatile int*>(stop.data()); first += batch) {
         const int m = n - first < batch ? n - first : batch;
@@ -111,6 +114,9 @@ static void assign(Out<float, 3> V, In<float, 4> T, In<float, 2> N, In<float, 3>
         if (order > 0) kernels.order1(tables, m, v, code, work.get());
         if (order == 2) kernels.order2(tables, m, v, code, work.get(), stop.data());
         if (order > 2) kernels.order_n(tables, order, m, v, code, work.get(), stop.data());
+        if (rounds > 0) {
+            kernels.rounds(tables, order, rounds, seed, m, v, code, work.get(), kept.get(), stop.data());
+        }
     }
 }
 
@@ -192,7 +198,8 @@ NB_MODULE(_core, m) {
         return nb::arg(name).noconvert();
     };  // a converted copy would be lost
     m.def("assign", &assign, array("V"), array("T"), array("N"), array("rowmin"), array("groupmin"),
-          array("codes"), nb::arg("order"), nb::arg("start"), array("stop"), level, nb::arg("batch") = 0);
+          array("codes"), nb::arg("order"), nb::arg("start"), array("stop"), level, nb::arg("batch") = 0,
+          nb::arg("rounds") = 0, nb::arg("seed") = 0);
     m.def("pursue", &pursue, array("V"), array("T"), array("N"), array("rowmin"), array("groupmin"),
           array("codes"), nb::arg("n_candidates"), nb::arg("start"), array("stop"), level);
     m.def("nearest", &nearest, array("V"), array("N"), array("codes"), level);

@@ -57,6 +57,10 @@ struct Kernels {
     void (*order2)(const Tables&, int n, float* V, Code* codes, void* work, const volatile int* stop);
     // Order-m group assignment over m consecutive dictionaries by branch and bound.
     void (*order_n)(const Tables&, int m, int n, float* V, Code* codes, void* work, const volatile int* stop);
+    // `count` rounds that perturb the codes and assign them anew, of which the best are kept; V holds the
+    // costs of the codes given, as the assignments leave them, and `kept` kept_bytes(…).
+    void (*rounds)(const Tables&, int order, int count, std::uint64_t seed, int n, float* V, Code* codes,
+                   void* work, void* kept, const volatile int* stop);
     // Multiple candidate matching pursuit with L candidates at each depth, with exact pruning; V holds <x,
     // d>. Where `start` is false, the codes given stay unless a leaf is better.
     void (*pursue)(const Tables&, int L, int n, float* V, Code* codes, bool start, void* work,
@@ -80,6 +84,11 @@ inline std::size_t workspace(int C, int Kp, int n, int m) {
          static_cast<std::size_t>(n) * (2 * sizeof(int) + C * sizeof(float) + C * C * sizeof(Code)) + 63) /
         64 * 64;
     return m <= 2 ? shared : shared + 2 * static_cast<std::size_t>(m) * m * Kp * sizeof(float);
+}
+
+// Bytes that the rounds keep the best codes of n rows and their costs in.
+inline std::size_t kept_bytes(int C, int n) {
+    return static_cast<std::size_t>(n) * (sizeof(double) + C * sizeof(Code));
 }
 
 // Whether a pursuit bounds its leaves in shorts as well.

@@ -11,6 +11,8 @@
 //
 #include "assign_n.inl"
 //
+#include "perturb.inl"
+//
 #include "pursuit_bounds.inl"
 //
 #include "pursuit.inl"

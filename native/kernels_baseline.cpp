@@ -6,7 +6,7 @@ namespace gkmeans {
 const Kernels& kernels_baseline() {
     using namespace baseline;
     static constexpr Kernels table{"baseline", nearest, greedy, from_residuals, order1,   order2,
-                                   order_n,    pursue,  decode, errors,         add_rows, count_pairs};
+                                   order_n, rounds, pursue,  decode, errors,         add_rows, count_pairs};
     return table;
 }
 

@@ -19,7 +19,7 @@ LINES, FUNCTION_LINES = 400, 60
 LINE = [
     *("_core", "_parallel", "_rows", "_progress", "_files", "dictionaries", "_validation", "assignment", "pursuit"),
     *("update", "rotation", "training", "initialization", "initialization.random", "initialization.kmeans"),
-    *("initialization.hierarchical", "encoding", "estimators", "estimators.base", "estimators.group"),
+    *("initialization.hierarchical", "relaxation", "encoding", "estimators", "estimators.base", "estimators.group"),
     *("estimators.cartesian", "estimators.optimized_cartesian", "baselines"),
     *("store", "_formats", "vectors", "_download", "datasets", "_top", "metrics", "__init__", "experiments.paper"),
     *("experiments.methods",),

@@ -18,6 +18,8 @@ def assign(
     stop: NDArray[np.int32],  # (1,) not 0: return early
     level: str | None = None,
     batch: int = 0,  # rows worked on together; 0 chooses
+    rounds: int = 0,  # of perturbed codes assigned anew; the best are kept
+    seed: int = 0,
 ) -> None: ...
 def pursue(
     V: _Floats,  # (n, C, Kp) products of the rows with the codewords; used up

@@ -18,6 +18,8 @@ from .dictionaries import code_dtype
 LARGEST_SQUARE = float(np.finfo(np.float32).max) / 16
 SMALL_VALUE = 1e-15
 MAX_ORDER = 64
+MAX_EFFORT = 9
+MAX_RELAXATION = 2.0
 SMALLEST_VALUE = 1e-36
 _SAFE_KINDS = ("uint8", "int8", "uint16", "int16", "bool", "float16")
 
@@ -49,6 +51,20 @@ def check_order(value: Any, C: int) -> int:
     if isinstance(value, Integral) and not isinstance(value, bool) and int(value) > C:
         raise ValueError(f"order={value} is larger than n_dictionaries={C}; use an order from 1 to {C}")
     return check_integer("order", value, 1, min(C, MAX_ORDER))
+
+
+def check_effort(value: Any) -> int:
+    """``effort`` of an encoding."""
+    return check_integer("effort", value, 0, MAX_EFFORT)
+
+
+def check_relaxation(value: Any) -> float:
+    """``relaxation``: a temperature that the codes can stand."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) <= MAX_RELAXATION:
+        raise ValueError(
+            f"relaxation={value!r} is out of range; use a number from 0 (plain training) to {MAX_RELAXATION:g}"
+        )
+    return float(value)
 
 
 def check_tolerance(value: Any) -> float:

@@ -35,9 +35,15 @@ class Method(Protocol):
 
 @dataclass(frozen=True)
 class GroupAssignment:
-    """OnGA for n = ``order`` dictionaries at a time, in blocks with fewer for all of them."""
+    """OnGA for n = ``order`` dictionaries at a time, in blocks with fewer for all of them.
+
+    Each of ``rounds`` then draws half of a row's codes anew, by ``seed`` and the row's codes, refines and keeps the
+    better ones of the two.
+    """
 
     order: int
+    rounds: int = 0
+    seed: int = 0
 
     def tables(self, D: Floats, workers: Workers) -> Tables:
         """T, and for pairs and more its minima."""
@@ -45,7 +51,7 @@ class GroupAssignment:
 
     def codes(self, X: Floats, tables: Tables, given: Codes | None, workers: Workers) -> NDArray[np.uint16]:
         """From the codes ``given``, or from a greedy start."""
-        return assign_block(X, tables, self.order, given, workers)
+        return assign_block(X, tables, self.order, given, workers, self.rounds, self.seed)
 
 
 def check_table(order: int, C: int, K: int) -> None:
@@ -58,7 +64,15 @@ def check_table(order: int, C: int, K: int) -> None:
         )
 
 
-def assign_block(X: Floats, tables: Tables, order: int, codes: Codes | None, workers: Workers) -> NDArray[np.uint16]:
+def assign_block(
+    X: Floats,
+    tables: Tables,
+    order: int,
+    codes: Codes | None,
+    workers: Workers,
+    rounds: int = 0,
+    seed: int = 0,
+) -> NDArray[np.uint16]:
     """Codes (m, C) of the rows ``X`` (m, P); from ``codes``, or from a greedy start where it is None."""
     C, Kp, P = tables.padded.shape
     flat = tables.padded.reshape(C * Kp, P).T
@@ -68,12 +82,39 @@ def assign_block(X: Floats, tables: Tables, order: int, codes: Codes | None, wor
         _core.nearest(np.matmul(X, flat, out=V), tables.N[0], out)
         return out[:, None]
     if tables.T is None or tables.rowmin is None or tables.groupmin is None:
-        return _assign_by_residuals(X, tables, codes, workers.stop)
+        return _rounds_by_residuals(X, tables, codes, workers.stop, rounds, seed)
     places = np.empty((len(X), C), np.uint16) if codes is None else tables.inside(codes)
     np.matmul(X if codes is None else X - decode(tables.D, codes), flat, out=V)
     arrays = (tables.T, tables.N, tables.rowmin, tables.groupmin)
-    _core.assign(V.reshape(len(X), C, Kp), *arrays, places, min(order, C), codes is None, workers.stop)
+    _core.assign(
+        V.reshape(len(X), C, Kp),
+        *arrays,
+        places,
+        min(order, C),
+        codes is None,
+        workers.stop,
+        rounds=rounds,
+        seed=seed,
+    )
     return tables.outside(places)
+
+
+def _rounds_by_residuals(
+    X: Floats, tables: Tables, given: Codes | None, stop: NDArray[np.int32], rounds: int, seed: int
+) -> NDArray[np.uint16]:
+    """O1GA without T, then rounds as perturb.inl has them; the draws are the block's, not each row's."""
+    D = tables.D
+    codes = _assign_by_residuals(X, tables, given, stop)
+    rng = np.random.default_rng(seed)
+    for _ in range(rounds):
+        if stop[0]:
+            break
+        drawn = np.argsort(rng.random(codes.shape), axis=1) < len(D) // 2
+        tried = np.where(drawn, rng.integers(D.shape[1], size=codes.shape), codes).astype(np.uint16)
+        found = _assign_by_residuals(X, tables, tried, stop)
+        better = squared_errors(X, D, found) < squared_errors(X, D, codes)
+        codes[better] = found[better]
+    return codes
 
 
 def _assign_by_residuals(X: Floats, tables: Tables, given: Codes | None, stop: NDArray[np.int32]) -> NDArray[np.uint16]:

@@ -95,7 +95,15 @@ def _demo(learn: Rows, base: Rows, seed: int, jobs: int | None) -> None:
             for order, init in methods:
                 progress.update(task, description=f"gk-means ({order}, {init[0]}), {bits} bits")
                 estimator = GroupKMeans(
-                    bits // 8, order=order, init=init, max_iter=20, init_iter=8, random_state=seed, n_jobs=jobs
+                    bits // 8,
+                    order=order,
+                    init=init,
+                    relaxation=0,
+                    effort=0 if order == 1 else 2,
+                    max_iter=20,
+                    init_iter=8,
+                    random_state=seed,
+                    n_jobs=jobs,
                 )
                 results.append(_measured(f"gk-means ({order}, {init[0]})", bits, estimator, learn, base))
                 progress.advance(task)

@@ -2,7 +2,8 @@
 
 Codeword k of dictionary c keeps its identity from stage to stage, so the codes of one stage start the next. Stage 1
 is exact and cheap (each block is plain k-means), and every later stage starts from codes that its own training could
-have had. Without stages the start is greedy.
+have had. Without stages the start is greedy. Rounds of perturbed codes then look for better ones, as many as the
+effort allows.
 """
 
 from __future__ import annotations
@@ -15,6 +16,11 @@ from ._parallel import Workers, block_rows, spans
 from ._rows import Codes, Source
 from .assignment import GroupAssignment, Method
 from .dictionaries import Dictionaries, code_dtype
+
+
+def rounds_of(effort: int) -> int:
+    """Perturbed rounds: none up to effort 2, then 1, 2, 4 … 64."""
+    return 0 if effort < 3 else 1 << (effort - 3)
 
 
 def encode(

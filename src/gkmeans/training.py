@@ -73,10 +73,12 @@ def relative(error: float, energy: float) -> float:
     return 0.0 if error == 0 else float("inf")
 
 
-def updated(dictionaries: Dictionaries, statistics: Statistics, workers: Workers) -> Dictionaries:
+def updated(
+    dictionaries: Dictionaries, statistics: Statistics, workers: Workers, shrinkage: float = 0.0
+) -> Dictionaries:
     """Rotation, then codewords, each at its optimum given the other and the codes."""
     R, D, blocks = dictionaries.R, dictionaries.D, dictionaries.blocks
-    normals = [statistics.normal(block.dictionaries, workers) for block in blocks]
+    normals = [statistics.normal(block.dictionaries, workers, shrinkage) for block in blocks]
     for _ in range(1 if R is None else ROTATIONS):
         if R is not None:
             R = rotated(blocks, statistics.W, D, R, workers)

@@ -162,12 +162,12 @@ class Statistics:
         W = self.W[block.dictionaries]
         return W[:, :, block.dims] if R is None else W @ R[:, block.dims].astype(np.float64)
 
-    def normal(self, group: slice, workers: Workers) -> Normal:
-        """Factorised ``Z + λI`` of one group of dictionaries."""
+    def normal(self, group: slice, workers: Workers, shrinkage: float = 0.0) -> Normal:
+        """Factorised ``Z + λI`` of one group of dictionaries, each codeword drawn to zero by ``shrinkage`` points."""
         first, C, K = group.start, group.stop - group.start, self.counts.shape[1]
         counts = self.counts[group]
         used = np.flatnonzero(counts)
-        diagonal = counts.reshape(-1)[used].astype(np.float64) + RIDGE
+        diagonal = counts.reshape(-1)[used].astype(np.float64) + (RIDGE + shrinkage)
         if C == 1:
             return Normal(used, diagonal, None, None, workers)
         where = [np.flatnonzero(row) for row in counts]

@@ -101,9 +101,11 @@ class AdditiveQuantizer(TransformerMixin, BaseEstimator):  # type: ignore[misc] 
     def _check_stages(self) -> None:
         """Raise where the stages of a file are not those of this estimator."""
 
-    def _encoding_stages(self) -> tuple[Dictionaries, ...]:
-        """What new points are coded by, one after the other, ``_final`` last."""
-        return (self._final(),)
+    def _encoding(self, effort: int | None) -> tuple[Method, tuple[Dictionaries, ...]]:
+        """How new points are coded, and by what, one after the other, ``_final`` last; ``effort`` None: the default."""
+        if effort is not None:
+            raise ValueError(f"effort={effort!r} is for GroupKMeans; {type(self).__name__} has one way to encode")
+        return self._method(*self.dictionaries_.shape[:2]), (self._final(),)
 
     # What they share.
 
@@ -164,7 +166,7 @@ class AdditiveQuantizer(TransformerMixin, BaseEstimator):  # type: ignore[misc] 
         copied = {name: value if name == "init" else clone(value, safe=False) for name, value in params.items()}
         return type(self)(**copied)
 
-    def encode(self, X: ArrayLike, codes: ArrayLike | None = None) -> Codes:
+    def encode(self, X: ArrayLike, codes: ArrayLike | None = None, *, effort: int | None = None) -> Codes:
         """Compress vectors.
 
         Parameters
@@ -173,6 +175,8 @@ class AdditiveQuantizer(TransformerMixin, BaseEstimator):  # type: ignore[misc] 
             Vectors of any numeric dtype; a memory-mapped array is read block by block.
         codes : (n, C) integers, optional
             Codes to start from, each row only ever improved; by default the stages of the training are replayed.
+        effort : int from 0 to 9, optional
+            How hard to look for the best codes, instead of the estimator's own ``effort``; of ``GroupKMeans`` only.
 
         Returns
         -------
@@ -184,14 +188,14 @@ class AdditiveQuantizer(TransformerMixin, BaseEstimator):  # type: ignore[misc] 
         given = None if codes is None else check_codes(codes, C, K)
         if given is not None and len(given) != len(data):
             raise ValueError(f"codes have {len(given)} rows but X has {len(data)}; pass a row of codes for each vector")
-        return self._encode(data, given)
+        return self._encode(data, given, effort)
 
-    def _encode(self, data: NDArray[np.generic], given: Codes | None) -> Codes:
+    def _encode(self, data: NDArray[np.generic], given: Codes | None, effort: int | None = None) -> Codes:
         """``encode`` of rows and codes already checked."""
         self._check_encoding(len(data))
         with Workers(check_n_jobs(self.n_jobs)) as workers, Reporter("encode", self.verbose) as reporter:
             reporter.expect(len(data))
-            return self._choose(data, given, workers, reporter.step)
+            return self._choose(data, given, workers, reporter.step, effort)
 
     def _choose(
         self,
@@ -199,10 +203,11 @@ class AdditiveQuantizer(TransformerMixin, BaseEstimator):  # type: ignore[misc] 
         given: Codes | None,
         workers: Workers,
         done: Callable[[int], None] = lambda count: None,
+        effort: int | None = None,
     ) -> Codes:
         """Codes of rows already checked, by threads already there."""
-        rows, method = Rows(data, self._frame()), self._method(*self.dictionaries_.shape[:2])
-        return encode(rows, self._encoding_stages(), method, given, workers, done)
+        method, stages = self._encoding(effort)
+        return encode(Rows(data, self._frame()), stages, method, given, workers, done)
 
     def decode(self, codes: ArrayLike) -> Floats:
         """Vectors (n, P) float32 that ``codes`` (n, C) stand for."""

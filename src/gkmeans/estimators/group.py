@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,15 +10,19 @@ from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
 from .._rows import Codes, Floats, Rows
-from .._validation import check_integer, check_order, check_start
+from .._validation import check_effort, check_integer, check_order, check_relaxation, check_start
 from ..assignment import GroupAssignment, check_table
 from ..dictionaries import Dictionaries
+from ..encoding import rounds_of
 from ..initialization.hierarchical import count_stages, hierarchical
 from ..initialization.kmeans import kmeans
 from ..initialization.random import random
+from ..relaxation import relax
 from ..training import Run, train
 from .base import AdditiveQuantizer, Learned
 
+TRAINING_ROUNDS = 1
+"""Perturbed rounds in each iteration of a relaxed training."""
 INITS = ("random", "kmeans", "hierarchical")
 
 
@@ -35,6 +40,14 @@ class GroupKMeans(AdditiveQuantizer):
         and only for small problems.
     init : {"hierarchical", "kmeans", "random"}, (C, K, P) array or fitted estimator, default="hierarchical"
         Where training starts; a fitted estimator gives its dictionaries, and codes by its own ``encode``.
+    relaxation : float, default=0.5
+        Noise on the codewords when training starts, in standard deviations of the residual; it fades to none over at
+        most 40 iterations, and rows are assigned by dictionaries that were solved without them. 0 gives the paper's
+        plain training.
+    effort : int, default=6
+        How hard ``encode`` looks for the best codes, from 0 to 9. 0: O1GA from the first stage of the training; 1: from
+        all its stages; 2: the same with the estimator's order, as the paper has it; from 3 on 1, 2, 4 … 64 rounds in
+        which half of the codes are drawn anew and refined. A round takes about as long as effort 2 does.
     max_iter : int, default=100
         Most iterations of the training proper.
     init_iter : int, default=30
@@ -55,7 +68,8 @@ class GroupKMeans(AdditiveQuantizer):
     codes_ : (n, C) uint8 or uint16
         Codes of the training vectors.
     history_ : (iterations,) float64
-        Relative distortion after each iteration, those of the initialisation first.
+        Relative distortion after each iteration, those of the initialisation first. Under relaxation it is that of
+        rows by dictionaries solved without them, and may rise; the last one is that of ``codes_``.
     n_iter_ : int
         Iterations of the training proper: the last ``n_iter_`` entries of ``history_``.
     stages_ : tuple of Dictionaries
@@ -86,6 +100,8 @@ class GroupKMeans(AdditiveQuantizer):
         *,
         order: int = 2,
         init: str | ArrayLike | AdditiveQuantizer = "hierarchical",
+        relaxation: float = 0.5,
+        effort: int = 6,
         max_iter: int = 100,
         init_iter: int = 30,
         tol: float = 1e-5,
@@ -97,6 +113,8 @@ class GroupKMeans(AdditiveQuantizer):
         self.n_codewords = n_codewords
         self.order = order
         self.init = init
+        self.relaxation = relaxation
+        self.effort = effort
         self.max_iter = max_iter
         self.init_iter = init_iter
         self.tol = tol
@@ -111,6 +129,8 @@ class GroupKMeans(AdditiveQuantizer):
 
     def _check_parameters(self) -> None:
         check_integer("init_iter", self.init_iter, 1)
+        check_relaxation(self.relaxation)
+        check_effort(self.effort)
         if isinstance(self.init, str) and self.init not in INITS:
             raise ValueError(f"init={self.init!r} is unknown; use one of {', '.join(INITS)}, or an array")
 
@@ -122,7 +142,12 @@ class GroupKMeans(AdditiveQuantizer):
 
     def _learn(self, rows: Rows, run: Run, max_iter: int) -> Learned:
         start, codes, stages = self._start(rows, run)
-        fitted, codes = train(rows, start, codes, run, max_iter, "gk-means")
+        temperature = check_relaxation(self.relaxation)
+        if temperature > 0:
+            way = replace(self._method(*self._sizes()), rounds=TRAINING_ROUNDS)
+            fitted, codes = relax(rows, start, codes, run, way, temperature, max_iter)
+        else:
+            fitted, codes = train(rows, start, codes, run, max_iter, "gk-means")
         return Learned(fitted, codes, tuple(stages))
 
     def _given_start(self, shape: tuple[int, int, int], scale: float) -> Floats:
@@ -161,6 +186,8 @@ class GroupKMeans(AdditiveQuantizer):
         D[0] -= self.shift_
         return Dictionaries.single(D * self.scale_)
 
-    def _encoding_stages(self) -> tuple[Dictionaries, ...]:
-        # order 1 is the fast one: it starts from stage 1 alone, which costs next to nothing
-        return *self.stages_[: 1 if self.order == 1 else None], self._final()
+    def _encoding(self, effort: int | None) -> tuple[GroupAssignment, tuple[Dictionaries, ...]]:
+        effort = check_effort(self.effort if effort is None else effort)
+        method = self._method(*self.dictionaries_.shape[:2])
+        order = method.order if effort > 1 else 1
+        return GroupAssignment(order, rounds_of(effort)), (*self.stages_[: 1 if effort == 0 else None], self._final())

@@ -121,6 +121,8 @@ def build(method: str, bits: int, seed: int, settings: Settings) -> AdditiveQuan
         K,
         order=min(int(order), C),
         init=_INITS[init],
+        relaxation=0,
+        effort=0 if order == "1" else 2,
         max_iter=max_iter,
         init_iter=init_iter,
         random_state=seed,

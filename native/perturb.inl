@@ -1,0 +1,80 @@
+// Perturb and refine: a way out of the local minima that group assignment ends in.
+//
+// A round sets some codes of every row at random, assigns anew from there, and keeps the better codes of the
+// two. The random numbers are made of the row's own codes, the round and a seed: a row's result does not
+// depend on the rows around it.
+
+namespace gkmeans {
+namespace GKMEANS_LEVEL {
+
+// splitmix64 (Steele, Lea and Flood 2014).
+static inline std::uint64_t mixed(std::uint64_t x) {
+    x += 0x9e3779b97f4a7c15;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+    return x ^ (x >> 31);
+}
+
+// A number below `end`, which is at most 65536.
+static inline int drawn(std::uint64_t* state, int end) {
+    *state = mixed(*state);
+    return static_cast<int>((*state >> 32) * static_cast<std::uint64_t>(end) >> 32);
+}
+
+// Sets half of the codes, each dictionary at most once, to any codeword.
+static inline void perturb(const Tables& t, std::uint64_t seed, Code* code) {
+    std::uint64_t state = seed;
+    for (int c = 0; c < t.C; ++c) state = mixed(state ^ code[c]);
+    int missing = t.C / 2;
+    for (int c = 0; missing > 0; ++c) {
+        if (drawn(&state, t.C - c) >= missing) continue;
+        code[c] = static_cast<Code>(drawn(&state, t.K));
+        --missing;
+    }
+}
+
+// 1/2 |x - decoding|^2 - 1/2 |x|^2: in the sum of V each pair of codewords counts twice.
+static inline double total_cost(const Tables& t, const Scratch& s, int i, float* V, const Code* code) {
+    double cost = 0;
+    for (int c = 0; c < t.C; ++c) {
+        float* v = at(t, V, i, c);
+        refresh(t, s, i, c, code, v);
+        cost += v[code[c]];
+        for (int b = 0; b < c; ++b) cost -= t.row(c, b, code[b])[code[c]];
+    }
+    return cost;
+}
+
+static inline void assign_again(const Tables& t, int order, int n, float* V, Code* codes, void* work,
+                                const volatile int* stop) {
+    order1(t, n, V, codes, work);
+    if (order == 2) order2(t, n, V, codes, work, stop);
+    if (order > 2) order_n(t, order, n, V, codes, work, stop);
+}
+
+// `kept` holds kept_bytes(C, n).
+static void rounds(const Tables& t, int order, int count, std::uint64_t seed, int n, float* V, Code* codes,
+                   void* work, void* kept, const volatile int* stop) {
+    double* cost = static_cast<double*>(kept);
+    Code* best = reinterpret_cast<Code*>(cost + n);
+    const std::size_t row = static_cast<std::size_t>(t.C) * sizeof(Code);
+    const Scratch s = carve(t, n, work);
+    for (int i = 0; i < n; ++i) cost[i] = total_cost(t, s, i, V, code_of(t, codes, i));
+    __builtin_memcpy(best, codes, n * row);
+    for (int r = 0; r < count && !*stop; ++r) {
+        for (int i = 0; i < n; ++i) perturb(t, mixed(seed + r), code_of(t, codes, i));
+        assign_again(t, order, n, V, codes, work, stop);
+        if (*stop) break;
+        for (int i = 0; i < n; ++i) {
+            Code *code = code_of(t, codes, i), *held = code_of(t, best, i);
+            const double now = total_cost(t, s, i, V, code);
+            const bool better = now < cost[i];
+            if (better) cost[i] = now;
+            __builtin_memcpy(better ? held : code, better ? code : held, row);
+        }
+    }
+    __builtin_memcpy(codes, best, n * row);
+}
+
+}  // namespace GKMEANS_LEVEL
+}  // namespace gkmeans

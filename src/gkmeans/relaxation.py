@@ -1,0 +1,143 @@
+"""Relaxed training: codes by dictionaries that have not seen the rows, under noise that fades. Beyond the paper.
+
+Plain training stops in the first local minimum, because every codeword is fitted to just the rows that chose it. Here
+the rows are dealt into folds, and each fold is assigned by dictionaries solved from the other folds: a row's codes must
+stand up to codewords that do not know the row, as those of a new row will. Noise on the codewords (stochastic
+relaxation, Martinez et al. 2018) and a round of perturbed codes (perturb.inl) let the codes move further.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
+
+import numpy as np
+
+from ._parallel import spans
+from ._rows import READ_ROWS, Codes, Rows
+from .assignment import GroupAssignment, assign
+from .dictionaries import Dictionaries
+from .training import Run, relative, updated
+from .update import Doubles, Statistics
+
+FOLDS = 4
+ITERATIONS = 40
+"""Most iterations with noise; there is one more, without noise and folds."""
+
+HELD_ROWS = 4096
+"""Rows of a fold that judge a shrinkage."""
+
+
+@dataclass
+class Shrinkage:
+    """Points by which codewords are drawn to zero, learned on the way: each iteration tries twice or half as much.
+
+    The judge is a fold that the dictionaries were solved without.
+    """
+
+    points: float = 1.0
+    factor: float = 2.0
+
+    def solved(self, start: Dictionaries, others: Statistics, fold: Rows, codes: Codes, run: Run) -> Dictionaries:
+        """Dictionaries by the ``others``; what suits the ``fold`` better is kept."""
+        tried = self.points * self.factor
+        fits = [updated(start, others, run.workers, points) for points in (self.points, tried)]
+        now, then = (held_error(fit, fold, codes, run) for fit in fits)
+        if then < now:
+            self.points = tried
+            return fits[1]
+        self.factor = 1 / self.factor
+        return fits[0]
+
+
+def held_error(fitted: Dictionaries, fold: Rows, codes: Codes, run: Run) -> float:
+    """Squared error of rows of the fold, assigned from the codes given."""
+    some = Rows(fold.X[:HELD_ROWS], fold.frame)
+    _, errors = assign(some, fitted, run.method, codes[:HELD_ROWS], run.workers)
+    return float(errors.sum(dtype=np.float64))
+
+
+def relax(
+    rows: Rows,
+    start: Dictionaries,
+    codes: Codes | None,
+    run: Run,
+    way: GroupAssignment,
+    temperature: float,
+    max_iter: int,
+) -> tuple[Dictionaries, Codes]:
+    """Dictionaries and codes after at most ``max_iter`` iterations; the run's history grows.
+
+    The noise that the codes see goes from ``temperature`` times the residual, dimension by dimension, down to nothing.
+    The history holds the distortion of each fold by the dictionaries of the others, and of all rows in the end.
+    """
+    iterations = min(ITERATIONS, max_iter - 1) if len(rows) >= FOLDS else 0
+    folds = [Rows(rows.X[f::FOLDS], rows.frame) for f in range(FOLDS)]
+    groups, K = [block.dictionaries for block in start.blocks], start.shape[1]
+    if codes is None:
+        codes, _ = assign(rows, start, way, None, run.workers)
+    codes = codes.copy()
+    energy = column_energy(rows)
+    trained, shrinkage = [start] * FOLDS, Shrinkage()
+    for iteration in range(1, iterations + 1):
+        parts = [Statistics.collect(fold, codes[f::FOLDS], K, groups, run.workers) for f, fold in enumerate(folds)]
+        heat = temperature * np.sqrt(1 - iteration / iterations)
+        error = 0.0
+        for f, fold in enumerate(folds):
+            others, given = reduce(add, parts[:f] + parts[f + 1 :]), codes[f::FOLDS]
+            if f == iteration % FOLDS:
+                trained[f] = shrinkage.solved(trained[f], others, fold, given, run)
+            else:
+                trained[f] = updated(trained[f], others, run.workers, shrinkage.points)
+            noisy = heated(trained[f], spread(trained[f], others, energy, len(rows)), heat, run.rng)
+            codes[f::FOLDS], errors = assign(fold, noisy, replace(way, seed=iteration), given, run.workers)
+            error += float(errors.sum(dtype=np.float64))
+        record(run, error, iteration, iterations + 1)
+    statistics = Statistics.collect(rows, codes, K, groups, run.workers)
+    final = updated(mean_of(trained), statistics, run.workers, shrinkage.points if iterations else 0.0)
+    codes, errors = assign(rows, final, way, codes, run.workers)
+    record(run, float(errors.sum(dtype=np.float64)), iterations + 1, iterations + 1)
+    run.last = iterations + 1
+    run.reporter.stage_done(max_iter - run.last)
+    return final, codes
+
+
+def record(run: Run, error: float, iteration: int, most: int) -> None:
+    """Note one iteration."""
+    distortion = relative(error, run.energy)
+    run.history.append(distortion)
+    run.reporter.iteration("relaxed", iteration, most, distortion)
+
+
+def column_energy(rows: Rows) -> Doubles:
+    """Σ x² of each column, (P,)."""
+    parts = [np.square(rows.block(slice(*span)), dtype=np.float64).sum(axis=0) for span in spans(len(rows), READ_ROWS)]
+    return np.asarray(np.sum(parts, axis=0))
+
+
+def spread(fitted: Dictionaries, statistics: Statistics, energy: Doubles, n: int) -> Doubles:
+    """Standard deviation of the residual in each dimension, (P,), of dictionaries that solve ``statistics``.
+
+    At the solution the residual is orthogonal to the decoding, so that Σ (x − x̂)² = Σ x² − Σ x x̂, and Σ x x̂ = Σ D W.
+    """
+    points = int(statistics.counts[0].sum())
+    explained = np.einsum("ckp,ckp->p", fitted.D[0], statistics.W)
+    variance: Doubles = np.maximum(energy * (points / n) - explained, 0) / max(1, points)
+    return np.sqrt(variance)
+
+
+def heated(fitted: Dictionaries, deviation: Doubles, heat: float, rng: np.random.Generator) -> Dictionaries:
+    """``fitted`` with noise on every codeword: the sum of one from each dictionary moves by ``heat`` deviations."""
+    if heat == 0:
+        return fitted
+    [D] = fitted.D
+    sigma = (heat / np.sqrt(len(D)) * deviation).astype(np.float32)
+    return replace(fitted, D=(D + sigma * rng.standard_normal(D.shape, dtype=np.float32),))
+
+
+def mean_of(trained: Sequence[Dictionaries]) -> Dictionaries:
+    """The mean of the folds' dictionaries, where codewords out of use stay."""
+    D = np.stack([one.D[0] for one in trained]).mean(axis=0, dtype=np.float64)
+    return replace(trained[0], D=(np.asarray(D, np.float32),))
