@@ -44,7 +44,7 @@ class GroupKMeans(AdditiveQuantizer):
         Noise on the codewords when training starts, in standard deviations of the residual; it fades to none over at
         most 40 iterations, and rows are assigned by dictionaries that were solved without them. 0 gives the paper's
         plain training.
-    effort : int, default=6
+    effort : int, default=7
         How hard ``encode`` looks for the best codes, from 0 to 9. 0: O1GA from the first stage of the training; 1: from
         all its stages; 2: the same with the estimator's order, as the paper has it; from 3 on 1, 2, 4 … 64 rounds in
         which half of the codes are drawn anew and refined. A round takes about as long as effort 2 does.
@@ -101,7 +101,7 @@ class GroupKMeans(AdditiveQuantizer):
         order: int = 2,
         init: str | ArrayLike | AdditiveQuantizer = "hierarchical",
         relaxation: float = 0.5,
-        effort: int = 6,
+        effort: int = 7,
         max_iter: int = 100,
         init_iter: int = 30,
         tol: float = 1e-5,
