@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 NATIVE := $(wildcard native/*) CMakeLists.txt pyproject.toml
 
-.PHONY: demo test lint format bench mnist reproduce sanitize clean
+.PHONY: demo test lint format bench frontier mnist reproduce sanitize clean
 
 demo: $(VENV)/installed
 	$(BIN)/gkmeans demo
@@ -30,6 +30,10 @@ bench: $(VENV)/installed-faiss
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/pursuit.py
 	$(BIN)/python benchmarks/cartesian.py
+
+# Distortion over time against Faiss, three data sets at three lengths, with pictures in results/: hours.
+frontier: $(VENV)/installed-faiss $(VENV)/installed-reproduce
+	$(BIN)/python benchmarks/frontier.py
 
 # All of MNIST at three lengths and two orders: about half an hour.
 mnist: $(VENV)/installed

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
 import subprocess
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import numpy as np
 
 from gkmeans import __version__, _core, vectors
 from gkmeans.experiments.fits import cpu
+from gkmeans.metrics import relative_distortion
 
 DATA = Path(os.environ.get("GKMEANS_DATA", Path(__file__).parents[2] / "shared" / "data"))
 RESULTS = Path(__file__).parents[1] / "results"
@@ -23,7 +26,7 @@ LSQ = RESULTS / "lsq-photosift-64.faiss"
 def found(path: Path) -> Path:
     """``path``, or the way to it."""
     if not path.exists():
-        raise SystemExit(f"{path} is not there; set GKMEANS_DATA to the folder that holds photosift/ and mnist/")
+        raise SystemExit(f"{path} is not there; set GKMEANS_DATA to the folder of photosift/, mnist/ and glosses/")
     return path
 
 
@@ -35,6 +38,47 @@ def photosift(name: str) -> np.ndarray:
 def mnist() -> np.ndarray:
     """The 60,000 training images of MNIST, (60000, 784) uint8, raw pixels."""
     return vectors.read(found(DATA / "mnist" / "train-images-idx3-ubyte.gz"))
+
+
+def glosses(name: str) -> np.ndarray:
+    """``learn``, ``base`` or ``query`` of the sentence embeddings, (n, 384) float16."""
+    return vectors.read(found(DATA / "glosses" / f"{name}.npy"))
+
+
+def learn_and_base(dataset: str, train: int | None, base: int | None) -> tuple[np.ndarray, np.ndarray]:
+    """Both in memory, as many rows of them as asked for, drawn at random; MNIST is both."""
+    parts = []
+    for name, rows in (("learn", train), ("base", base)):
+        X = mnist() if dataset == "mnist" else {"photosift": photosift, "glosses": glosses}[dataset](name)
+        if rows is not None and rows < len(X):
+            X = X[np.sort(np.random.default_rng(0).choice(len(X), rows, replace=False))]
+        parts.append(np.array(X, order="C"))
+    return parts[0], parts[1]
+
+
+def trained_faiss(name: str, index: Any, learn: np.ndarray, threads: int) -> tuple[Any, dict[str, Any]]:
+    """``index`` trained on ``learn`` (n, P) float32, with the seconds it took and the distortion of learn.
+
+    Both are kept as results/``name``.faiss and .json, and used again where learn, threads, CPU and Faiss are the same.
+    """
+    import faiss
+
+    path, note = RESULTS / f"{name}.faiss", RESULTS / f"{name}.json"
+    same = {"learn": [*learn.shape, zlib.crc32(learn)], "threads": threads, "cpu": cpu(), "faiss": faiss.__version__}
+    if path.exists() and note.exists():
+        figures = json.loads(note.read_text())
+        if same.items() <= figures.items():
+            return faiss.read_index(str(path)), figures | {"kept": True}
+    note.unlink(missing_ok=True)
+    start = time.perf_counter()
+    index.train(learn)
+    seconds = time.perf_counter() - start
+    distortion = relative_distortion(learn, index.sa_decode(index.sa_encode(learn)))
+    RESULTS.mkdir(exist_ok=True)
+    faiss.write_index(index, str(path))
+    figures = {"seconds": seconds, "distortion": distortion, **same}
+    note.write_text(json.dumps(figures))  # last: without it the model is not used
+    return index, figures | {"kept": False}
 
 
 def machine() -> str:

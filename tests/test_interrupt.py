@@ -55,10 +55,12 @@ say("works" if again.dictionaries_.tobytes() == small.dictionaries_.tobytes() el
         ("fit", "est.set_params(order=1).fit(X)", 0.8),
         ("fit", "est.set_params(order=2, n_jobs=1).fit(X)", 1.2),
         ("fit", "est.set_params(order=4, init='random').fit(X)", 1.0),
+        ("fit", "est.set_params(init='random').fit(X)", 1.0),
         ("encode", "est.encode(X)", 0.8),
+        ("encode", "est.set_params(order=2).encode(X, effort=9)", 0.8),
         ("fit", "(est := gk.OptimizedCartesianKMeans(1, 6, init_iter=1, max_hours=None, random_state=0)).fit(X)", 1.5),
     ],
-    ids=["order 1", "order 2 on one thread", "order 4", "encode", "pursuit"],
+    ids=["order 1", "order 2 on one thread", "order 4", "relaxation", "encode", "encode with rounds", "pursuit"],
 )
 def test_interrupt_returns_control_and_leaves_the_process_as_it_was(what, call, wait):
     command = [sys.executable, "-W", "ignore", "-c", SCRIPT.format(what=what, call=call)]
@@ -224,14 +226,15 @@ def test_the_bar_ends_full_when_the_fit_ends(tol, X, capfd):
     assert "7/7" in capfd.readouterr().err
 
 
-def test_the_bar_is_taken_away_by_an_error(X, capfd, monkeypatch):
+@pytest.mark.parametrize(("relaxation", "training"), [(0, "train"), (0.5, "relax")])
+def test_the_bar_is_taken_away_by_an_error(relaxation, training, X, capfd, monkeypatch):
     def broken(*arguments, **options):
         raise RuntimeError("broken")
 
-    monkeypatch.setattr("gkmeans.estimators.group.train", broken)
+    monkeypatch.setattr(f"gkmeans.estimators.group.{training}", broken)
     before = limits()
     with pytest.raises(RuntimeError, match="broken"):
-        small(verbose=1, init="random").fit(X)
+        small(verbose=1, init="random", relaxation=relaxation).fit(X)
     assert limits() == before
     monkeypatch.undo()
     small(verbose=1, init="random").fit(X)  # rich allows one bar at a time: the first must have ended

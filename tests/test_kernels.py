@@ -1,5 +1,8 @@
 """Every kernel against the NumPy oracle, at every SIMD level, for odd shapes. Whole numbers make all sums exact."""
 
+import threading
+import time
+
 import numpy as np
 import pytest
 
@@ -37,7 +40,24 @@ SHAPES = [
 ]
 
 
-def run(X, D, order, codes, workers, level):
+# (C, K, n) for rounds of perturbed codes
+PERTURBED = [
+    (1, 2, 65),
+    (1, 257, 64),
+    (2, 2, 64),
+    (2, 3, 63),
+    (2, 257, 65),
+    (3, 16, 64),
+    (3, 255, 1),
+    (8, 2, 65),
+    (8, 16, 0),
+    (8, 256, 65),
+    (17, 3, 64),
+    (17, 16, 63),
+]
+
+
+def run(X, D, order, codes, workers, level, **options):
     """Codes by the kernel of one level, as assign_block does with the level chosen at import."""
     tables = Tables.of(D, workers)
     C, Kp, P = tables.padded.shape
@@ -48,7 +68,8 @@ def run(X, D, order, codes, workers, level):
     if C == 1:
         _core.nearest(V[:, 0], tables.N[0], places[:, 0], level)
         return places
-    _core.assign(V, tables.T, tables.N, tables.rowmin, tables.groupmin, places, order, start, STOP, level)
+    arrays = (tables.T, tables.N, tables.rowmin, tables.groupmin)
+    _core.assign(V, *arrays, places, order, start, STOP, level, **options)
     return tables.outside(places)
 
 
@@ -144,6 +165,121 @@ def test_batches_do_not_change_the_codes(batch, rng, workers):
     assert (tables.outside(codes) == assign_block(X, tables, 2, None, workers)).all()
 
 
+# ---- rounds of perturbed codes
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("shape", PERTURBED, ids=str)
+def test_rounds_never_raise_the_error_of_a_row(shape, order, rng, workers, level):
+    C, K, n = shape
+    D, X = whole(rng, C, K, 7), whole(rng, n, 7, low=-30, high=31)
+    given = rng.integers(0, K, (n, C)).astype(np.uint16)
+    for start in (None, given):
+        found = [run(X, D, min(order, C), start, workers, level, rounds=rounds, seed=3) for rounds in (0, 1, 4)]
+        none, one, four = (errors(X, D, codes) for codes in found)
+        assert (one <= none).all()
+        assert (four <= one).all()
+        assert all((codes < K).all() for codes in found)
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_rounds_find_better_codes(order, rng, workers, level):
+    D, X = rng.standard_normal((6, 16, 8)).astype(np.float32), rng.standard_normal((200, 8)).astype(np.float32)
+    few, many = (errors(X, D, run(X, D, order, None, workers, level, rounds=rounds)).sum() for rounds in (0, 8))
+    assert many < 0.97 * few
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+@pytest.mark.parametrize("shape", PERTURBED, ids=str)
+def test_levels_give_equal_codes_after_rounds(shape, order, rng, workers):
+    C, K, n = shape
+    if order == 3 and K > 100:
+        K = 20
+    D, X = rng.standard_normal((C, K, 9)).astype(np.float32), rng.standard_normal((n, 9)).astype(np.float32)
+    codes = [run(X, D, min(order, C), None, workers, level, rounds=3, seed=11) for level in LEVELS]
+    assert all((other == codes[0]).all() for other in codes)
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_codes_after_rounds_depend_on_the_row_alone(order, rng, workers, level):
+    n, C, K = 130, 5, 20
+    tables = Tables.of(rng.standard_normal((C, K, 6)).astype(np.float32), workers)
+    X = rng.standard_normal((n, 6)).astype(np.float32)
+    X[100:] = X[:30]  # equal rows too
+    V = (X @ tables.padded.reshape(-1, 6).T).reshape(n, C, -1)
+    V[100:] = V[:30]
+    arrays = (tables.T, tables.N, tables.rowmin, tables.groupmin)
+
+    def codes_of(rows, batch):
+        codes = np.zeros((len(rows), C), np.uint16)
+        _core.assign(V[rows].copy(), *arrays, codes, order, True, STOP, level, batch, rounds=5, seed=2)
+        return codes
+
+    together = codes_of(np.arange(n), 0)
+    assert (together[100:] == together[:30]).all()
+    other = rng.permutation(n)
+    assert (codes_of(other, 0) == together[other]).all()
+    assert (codes_of(other[:77], 13) == together[other[:77]]).all()
+    assert (np.concatenate([codes_of(np.array([i]), 1) for i in range(40)]) == together[:40]).all()
+
+
+def test_a_round_leaves_a_minimum_of_order_2_for_the_global_optimum(workers, level):
+    # x = (1, 1, 1) is the sum of the second codewords, and from the first ones (all 0, error 3) one or two second ones
+    # alone are worse (12 and 11). A round draws one of the three codes: a second codeword of dictionary 1 or 2 (12)
+    # makes dictionary 0 follow (11), then the last (0); of dictionary 0 it is undone.
+    D = np.zeros((3, 2, 3), np.float32)
+    D[0, 1], D[1, 1], D[2, 1] = (3, -1, -1), (-1, 3, -1), (-1, -1, 3)
+    X, start = np.ones((1, 3), np.float32), np.zeros((1, 3), np.uint16)
+    best = run(X, D, 3, start, workers, level).tolist()
+    assert best == [[1, 1, 1]]
+    for order in (1, 2):
+        assert run(X, D, order, start, workers, level).tolist() == [[0, 0, 0]]
+        once = [run(X, D, order, start, workers, level, rounds=1, seed=seed).tolist() for seed in range(60)]
+        assert all(codes in ([[0, 0, 0]], best) for codes in once)
+        assert 8 < once.count(best) < 32  # 1/3 of the draws: 2 of 3 dictionaries, 1 of 2 codewords
+        assert run(X, D, order, start, workers, level, rounds=64).tolist() == best
+
+
+@pytest.mark.parametrize("order", [0, 1, 2, 3])
+def test_no_rounds_leave_the_codes_to_the_sweeps(order, rng, workers, level):
+    D, X = rng.standard_normal((4, 16, 6)).astype(np.float32), rng.standard_normal((70, 6)).astype(np.float32)
+    plain = run(X, D, order, None, workers, level)
+    assert (run(X, D, order, None, workers, level, rounds=0, seed=9) == plain).all()
+
+
+def test_one_dictionary_has_its_nearest_codeword_after_rounds_too(rng, level):
+    # nothing is drawn: half of one code is none
+    K, Kp = 5, 16
+    D, X = whole(rng, K, 4), whole(rng, 33, 4)
+    N = np.full((1, Kp), np.inf, np.float32)
+    N[0, :K] = (D**2).sum(axis=1) / 2
+    V = np.zeros((33, 1, Kp), np.float32)
+    V[:, 0, :K] = X @ D.T
+    nothing = (np.zeros((1, 1, K, Kp), np.float32), N, np.zeros((1, 1, Kp), np.float32))
+    codes = np.zeros((33, 1), np.uint16)
+    _core.assign(V, *nothing, np.zeros((1, 1, K, 16), np.float32), codes, 1, True, STOP, level, rounds=3)
+    assert (errors(X, D[None], codes) == ((X[:, None] - D) ** 2).sum(axis=2).min(axis=1)).all()
+
+
+@pytest.mark.parametrize("order", [1, 2, 4])
+def test_a_stop_amid_rounds_leaves_codes_that_are_no_worse(order, rng, workers, level):
+    D, X = whole(rng, 6, 32, 8), whole(rng, 200, 8, low=-30, high=31)
+    tables = Tables.of(D, workers)
+    given = rng.integers(0, 32, (200, 6)).astype(np.uint16)
+    V = ((X - reference.decode(D, given)).astype(np.float32) @ tables.padded.reshape(-1, 8).T).reshape(200, 6, 32)
+    places, stop = tables.inside(given), np.zeros(1, np.int32)
+    timer = threading.Timer(0.05, stop.__setitem__, (0, 1))
+    timer.start()
+    begun = time.perf_counter()
+    arrays = (tables.T, tables.N, tables.rowmin, tables.groupmin)
+    _core.assign(V, *arrays, places, order, False, stop, level, rounds=2**31 - 1)
+    assert time.perf_counter() - begun < 5
+    assert (places < 32).all()
+    before, after = errors(X, D, given), errors(X, D, tables.outside(places))
+    assert (after <= before).all()
+    assert after.sum() < before.sum()
+
+
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_decode_errors_and_sums_agree_with_the_oracle(shape, rng, level):
     C, K, P, n = shape
@@ -203,5 +339,9 @@ def test_bindings_refuse_what_does_not_fit(rng, workers):
         _core.assign(V[:, :, :8].copy(), *arrays, good, 1, True, STOP)
     with pytest.raises(ValueError, match="batch"):
         _core.assign(V, *arrays, good, 1, True, STOP, None, -1)
+    with pytest.raises(ValueError, match="rounds must be at least 0"):
+        _core.assign(V, *arrays, good, 1, True, STOP, rounds=-1)
+    with pytest.raises(ValueError, match="rounds need an order"):
+        _core.assign(V, *arrays, good, 0, True, STOP, rounds=1)
     with pytest.raises(TypeError):
         _core.decode(D.astype(float), good, np.empty((5, 4), np.float32))

@@ -53,8 +53,9 @@ class CartesianKMeans(SubspaceQuantizer):
         K: codewords in each dictionary, at most 65536.
     max_iter : int, default=100
         Most iterations, each of which learns the rotation, the codewords and the codes.
-    tol : float, default=1e-5
-        Training stops when an iteration lowers the relative distortion by a smaller part of itself.
+    tol : float, default=1e-3
+        Training stops when an iteration lowers the relative distortion by a smaller part of itself. 1e-5 takes about
+        four times as long for 2 % less distortion.
     random_state : int, Generator, RandomState or None, default=None
         Same seed, same result, for any ``n_jobs``.
     n_jobs : int or None, default=None
@@ -98,7 +99,7 @@ class CartesianKMeans(SubspaceQuantizer):
         n_codewords: int = 256,
         *,
         max_iter: int = 100,
-        tol: float = 1e-5,
+        tol: float = 1e-3,
         random_state: Any = None,
         n_jobs: int | None = None,
         verbose: int = 0,

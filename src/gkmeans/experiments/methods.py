@@ -102,7 +102,7 @@ def build(method: str, bits: int, seed: int, settings: Settings) -> AdditiveQuan
     C, K = count_dictionaries(method, bits, settings), settings.n_codewords
     max_iter, init_iter, n_jobs = settings.max_iter, settings.init_iter, settings.n_jobs
     if method == "ck-means":
-        return CartesianKMeans(C, K, max_iter=max_iter, random_state=seed, n_jobs=n_jobs)
+        return CartesianKMeans(C, K, max_iter=max_iter, tol=1e-5, random_state=seed, n_jobs=n_jobs)
     if method in ("ock-means", MCMP):
         subspaces = C // 2 if method == "ock-means" else 1
         return OptimizedCartesianKMeans(
