@@ -72,7 +72,7 @@ def test_scikit_learn_contract(estimator, check):
 
 def test_defaults_are_those_of_the_design():
     shared = {"n_codewords": 256, "max_iter": 100, "tol": 1e-5, "random_state": None, "n_jobs": None, "verbose": 0}
-    assert gk.CartesianKMeans().get_params() == shared | {"n_dictionaries": 8}
+    assert gk.CartesianKMeans().get_params() == shared | {"n_dictionaries": 8, "tol": 1e-3}
     own = {"n_subspaces": 4, "n_dictionaries": 2, "n_candidates": 10, "init_iter": 30, "max_hours": 24.0}
     assert gk.OptimizedCartesianKMeans().get_params() == shared | own
 
