@@ -9,6 +9,7 @@ import subprocess
 import time
 import zlib
 from collections.abc import Callable
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -56,20 +57,35 @@ def learn_and_base(dataset: str, train: int | None, base: int | None) -> tuple[n
     return parts[0], parts[1]
 
 
-def trained_faiss(name: str, index: Any, learn: np.ndarray, threads: int) -> tuple[Any, dict[str, Any]]:
-    """``index`` trained on ``learn`` (n, P) float32, with the seconds it took and the distortion of learn.
+def faiss_index(method: str, P: int, C: int) -> Any:
+    """One of Faiss's quantizers, P numbers to C bytes, with its defaults."""
+    import faiss
 
-    Both are kept as results/``name``.faiss and .json, and used again where learn, threads, CPU and Faiss are the same.
+    if method == "opq":
+        return faiss.IndexPreTransform(faiss.OPQMatrix(P, C), faiss.IndexPQ(P, C, 8))
+    if method == "plsq":
+        return faiss.IndexProductLocalSearchQuantizer(P, 2, C // 2, 8)
+    kinds = {"pq": faiss.IndexPQ, "rq": faiss.IndexResidualQuantizer, "lsq": faiss.IndexLocalSearchQuantizer}
+    return kinds[method](P, C, 8)
+
+
+def trained_faiss(method: str, dataset: str, bits: int, learn: np.ndarray, threads: int) -> tuple[Any, dict[str, Any]]:
+    """An index trained on ``learn`` (n, P) float32; its seconds, its distortion of learn, a note where they are old.
+
+    They are kept as results/``method-dataset-bits``.faiss and .json, and used again where learn, threads, CPU and
+    Faiss are the same.
     """
     import faiss
 
-    path, note = RESULTS / f"{name}.faiss", RESULTS / f"{name}.json"
+    path = RESULTS / f"{method}-{dataset}-{bits}.faiss"
+    note = path.with_suffix(".json")
     same = {"learn": [*learn.shape, zlib.crc32(learn)], "threads": threads, "cpu": cpu(), "faiss": faiss.__version__}
     if path.exists() and note.exists():
         figures = json.loads(note.read_text())
         if same.items() <= figures.items():
-            return faiss.read_index(str(path)), figures | {"kept": True}
+            return faiss.read_index(str(path)), figures | {"note": " (trained and timed in an earlier run)"}
     note.unlink(missing_ok=True)
+    index = faiss_index(method, learn.shape[1], bits // 8)
     start = time.perf_counter()
     index.train(learn)
     seconds = time.perf_counter() - start
@@ -78,7 +94,7 @@ def trained_faiss(name: str, index: Any, learn: np.ndarray, threads: int) -> tup
     faiss.write_index(index, str(path))
     figures = {"seconds": seconds, "distortion": distortion, **same}
     note.write_text(json.dumps(figures))  # last: without it the model is not used
-    return index, figures | {"kept": False}
+    return index, figures | {"note": ""}
 
 
 def machine() -> str:
@@ -86,6 +102,11 @@ def machine() -> str:
     git = ["git", "-C", str(Path(__file__).parent)]
     commit = subprocess.run([*git, "describe", "--always", "--dirty"], capture_output=True, text=True).stdout.strip()
     return f"{cpu()}, {os.cpu_count()} cores, gkmeans {__version__} ({commit}), SIMD {_core.simd_level()}"
+
+
+def in_turns(ours: list[Any], theirs: list[Any]) -> list[Any]:
+    """One of ours, one of theirs, and so on; the rest of the longer one last."""
+    return [item for item in chain.from_iterable(zip_longest(ours, theirs)) if item is not None]
 
 
 def alternate(tasks: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
