@@ -349,7 +349,7 @@ def used(est):
 @pytest.mark.parametrize("init", INITS)
 def test_fewer_rows_than_codewords_are_coded_exactly(init, X):
     with pytest.warns(gk.DataWarning, match=r"5 rows, fewer than n_codewords=8.* 3 of each 8 .*unused"):
-        est = small(2, 8, init=init).fit(X[:5])
+        est = small(2, 8, init=init, relaxation=0, effort=2).fit(X[:5])
     assert error_of(est, X[:5]) < 1e-9
     assert est.relative_distortion(X[:5]) < 1e-4
     assert max(used(est)) <= 5
@@ -391,7 +391,7 @@ def test_equal_rows_are_coded_exactly(init, value):
 def test_duplicates_are_coded_exactly_where_codewords_suffice(init, X):
     rows = np.repeat(X[:5], 20, axis=0)
     with pytest.warns(gk.DataWarning, match=r"5 distinct rows among 100, fewer than n_codewords=8"):
-        est = small(2, 8, init=init).fit(rows)
+        est = small(2, 8, init=init, relaxation=0, effort=2).fit(rows)
     assert error_of(est, rows) < 1e-9
     assert max(used(est)) <= 5
     assert (est.codes_[::20].repeat(20, axis=0) == est.codes_).all()

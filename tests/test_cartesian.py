@@ -579,7 +579,8 @@ def test_the_bar_ends_full_when_the_fit_ends(C, total, X, capfd):
 def test_group_kmeans_goes_on_from_a_fitted_rival(first, order, rng):
     X = correlated(rng, 500, 8)
     first = clone(first).fit(X)
-    est = gk.GroupKMeans(4, 8, order=order, init=first, max_iter=5, random_state=0, n_jobs=1).fit(X)
+    plain = {"relaxation": 0, "effort": 2, "max_iter": 5, "random_state": 0, "n_jobs": 1}
+    est = gk.GroupKMeans(4, 8, order=order, init=first, **plain).fit(X)
     assert est.history_[0] <= first.relative_distortion(X) * (1 + 1e-6)
     assert est.history_[-1] < first.relative_distortion(X)
     assert (clone(est).fit(X).codes_ == est.codes_).all()

@@ -226,7 +226,7 @@ def test_history_holds_every_iteration_of_every_stage(init, stages, order, rng):
 @pytest.mark.parametrize("order", [1, 2, 3])
 def test_history_never_rises_and_ends_with_the_codes(init, order, rng):
     X = correlated(rng, 500, 8)
-    est = small(4, 8, init=init, order=order, init_iter=5, max_iter=20).fit(X)
+    est = small(4, 8, init=init, order=order, relaxation=0, init_iter=5, max_iter=20).fit(X)
     last = est.history_[-est.n_iter_ :]
     assert (np.diff(last) <= 1e-6 * last[:-1]).all()
     assert last[-1] < last[0]
@@ -241,10 +241,10 @@ def test_hierarchical_start_beats_the_others_on_its_own_ground(rng):
     assert final["hierarchical"] < 1.02 * min(final.values())
 
 
-def test_tolerance_ends_the_training(X):
-    assert small(max_iter=50, tol=0.9).fit(X).n_iter_ == 2
-    assert small(max_iter=1).fit(X).n_iter_ == 1
-    assert 2 < small(max_iter=500, tol=1e-4).fit(X).n_iter_ < 500
+def test_tolerance_ends_a_plain_training(X):
+    assert small(relaxation=0, max_iter=50, tol=0.9).fit(X).n_iter_ == 2
+    assert small(relaxation=0, max_iter=1).fit(X).n_iter_ == 1
+    assert 2 < small(relaxation=0, max_iter=500, tol=1e-4).fit(X).n_iter_ < 500
 
 
 def test_distortion_is_relative_to_the_rows_as_they_came(rng):
@@ -321,7 +321,7 @@ def test_codes_equal_for_1_and_2_threads_with_several_panels_of_the_solution(rng
 @pytest.mark.filterwarnings("ignore::gkmeans.DataWarning")
 def test_hierarchical_start_takes_any_number_of_dictionaries_and_columns(C, P, rng):
     X = correlated(rng, 200, P)
-    est = small(C, 4, order=min(2, C), max_iter=5).fit(X)
+    est = small(C, 4, order=min(2, C), relaxation=0, effort=2, max_iter=5).fit(X)
     assert est.dictionaries_.shape == (C, 4, P)
     assert est.codes_.shape == (200, C)
     assert len(est.stages_) == count_stages(C, P)
@@ -373,7 +373,7 @@ def test_one_codeword_is_the_mean(init, X):
 def test_one_dictionary_is_plain_kmeans(rng):
     centres = np.array([[0, 0], [100, 0], [0, 100], [100, 100]], np.float32)
     X = (centres[np.arange(400) % 4] + rng.standard_normal((400, 2))).astype(np.float32)
-    est = small(1, 4, order=1, init=centres[None], max_iter=10).fit(X)
+    est = small(1, 4, order=1, init=centres[None], relaxation=0, max_iter=10).fit(X)
     means = np.stack([X[k::4].mean(axis=0) for k in range(4)])
     np.testing.assert_allclose(est.dictionaries_[0], means, atol=1e-2)
     assert (est.codes_[:, 0] == np.arange(400) % 4).all()
@@ -392,7 +392,7 @@ def planted(rng):
 
 def test_an_array_is_where_the_training_starts(planted):
     D, codes, X = planted
-    est = small(init=D, max_iter=2).fit(X)
+    est = small(init=D, relaxation=0, max_iter=2).fit(X)
     assert (est.codes_ == codes).all()
     assert est.history_[0] < 1e-10
     assert len(est.history_) == est.n_iter_
@@ -479,7 +479,7 @@ def test_a_row_has_the_same_codes_alone_and_among_others(rng):
 
 def test_replaying_the_stages_encodes_better_than_a_greedy_start():
     learn = gk.datasets.load_sample().learn[:2000]
-    est = small(8, 16, order=1, init_iter=10, max_iter=20).fit(learn)
+    est = small(8, 16, order=1, effort=1, init_iter=10, max_iter=20).fit(learn)
     replayed = est.relative_distortion(learn)
     est.stages_ = ()
     assert replayed < est.relative_distortion(learn)

@@ -78,6 +78,7 @@ def test_interrupt_returns_control_and_leaves_the_process_as_it_was(what, call, 
             errors = process.stderr.read()
         finally:
             guard.cancel()
+            guard.join()  # the tests after this one count threads
             process.kill()
     assert first == "interrupted", errors
     assert seconds < 5

@@ -273,6 +273,7 @@ def test_a_stop_amid_rounds_leaves_codes_that_are_no_worse(order, rng, workers, 
     begun = time.perf_counter()
     arrays = (tables.T, tables.N, tables.rowmin, tables.groupmin)
     _core.assign(V, *arrays, places, order, False, stop, level, rounds=2**31 - 1)
+    timer.join()
     assert time.perf_counter() - begun < 5
     assert (places < 32).all()
     before, after = errors(X, D, given), errors(X, D, tables.outside(places))

@@ -89,7 +89,7 @@ import resource, sys
 import numpy as np
 import gkmeans as gk
 big = np.memmap(sys.argv[1], np.uint8, "r", shape=(400_000, 64))
-est = gk.GroupKMeans(8, 64, order=1, max_iter=2, init_iter=2, random_state=0, n_jobs=2).fit(big[:3000])
+est = gk.GroupKMeans(8, 64, order=1, effort=0, max_iter=2, init_iter=2, random_state=0, n_jobs=2).fit(big[:3000])
 est.encode(big[:5000])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 est.encode(big)
@@ -123,7 +123,7 @@ def test_the_example_of_the_readme_runs(tmp_path, monkeypatch):
     example = (
         readme.split("```python")[1]
         .split("```")[0]
-        .replace("random_state=0", "random_state=0, max_iter=2, init_iter=2")
+        .replace("random_state=0", "random_state=0, effort=2, max_iter=2, init_iter=2")
     )
     monkeypatch.chdir(tmp_path)
     exec(compile(example, "README.md", "exec"), {})

@@ -1,0 +1,173 @@
+"""The effort of an encoding: what each step gives, where it is set, and what it refuses."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import gkmeans as gk
+import reference
+from conftest import correlated, errors, message_of
+from gkmeans import assignment, dictionaries
+from gkmeans.encoding import rounds_of
+
+
+def small(C=4, K=16, **options):
+    return gk.GroupKMeans(C, K, **({"max_iter": 4, "init_iter": 3, "random_state": 0} | options))
+
+
+@pytest.fixture(scope="module")
+def sample():
+    return gk.datasets.load_sample()
+
+
+@pytest.fixture(scope="module")
+def fitted(sample):
+    return small(8, 16).fit(sample.learn[:1500])
+
+
+def test_rounds_double_from_effort_3_on():
+    assert [rounds_of(effort) for effort in range(10)] == [0, 0, 0, 1, 2, 4, 8, 16, 32, 64]
+
+
+def test_more_effort_lowers_the_distortion(fitted, sample):
+    base = sample.base[:600]
+    by_effort = [fitted.relative_distortion(base, fitted.encode(base, effort=effort)) for effort in range(10)]
+    # from 0 to 2 each row's start or order changes, so that single rows may lose; all rows together gain
+    assert by_effort[2] < by_effort[1] < by_effort[0]
+    assert (np.diff(by_effort[2:]) < 0).all()
+    assert by_effort[9] < 0.98 * by_effort[2]
+
+
+def test_no_row_loses_by_more_rounds(fitted, sample):
+    base = sample.base[:600]
+    squared = [errors(fitted, base, fitted.encode(base, effort=effort)) for effort in (2, 3, 5, 8)]
+    for fewer, more in itertools.pairwise(squared):
+        assert (more <= fewer * (1 + 1e-5)).all()
+
+
+@pytest.mark.parametrize("effort", [0, 1, 2, 3, 6])
+def test_codes_equal_for_1_and_2_threads(effort, fitted, sample):
+    base = sample.base[:1000]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gkmeans._parallel.BLOCK_FLOATS", 300 * 8 * 16)
+        one, two = (fitted.set_params(n_jobs=jobs).encode(base, effort=effort) for jobs in (1, 2))
+    fitted.set_params(n_jobs=None)
+    assert (one == two).all()
+    assert one.dtype == np.uint8
+
+
+def test_encode_takes_an_effort_instead_of_the_estimators_own(sample):
+    est = small(effort=2).fit(sample.learn[:500])
+    base = sample.base[:300]
+    own, more = est.encode(base), est.encode(base, effort=7)
+    assert (own != more).any()
+    assert (est.encode(base, effort=2) == own).all()
+    assert (est.encode(base, effort=np.int64(7)) == more).all()
+    assert est.effort == 2
+    est.set_params(effort=7)
+    assert (est.encode(base) == more).all()
+    assert (est.transform(base) == more).all()
+    assert est.relative_distortion(base) == est.relative_distortion(base, more)
+
+
+def test_the_effort_of_an_encoding_does_not_change_the_training(sample):
+    learn = sample.learn[:400]
+    low, high = (small(effort=effort).fit(learn) for effort in (0, 9))
+    assert low.dictionaries_.tobytes() == high.dictionaries_.tobytes()
+    assert (low.codes_ == high.codes_).all()
+
+
+def test_effort_0_and_1_change_single_codes_and_2_pairs(sample):
+    est = small(3, 8, effort=9).fit(sample.learn[:500])
+    base = sample.base[:40]
+    D = est.dictionaries_.astype(float)
+    ends = {effort: errors(est, base, est.encode(base, effort=effort)) for effort in (0, 1, 2)}
+    for effort, order in ((0, 1), (1, 1), (2, 2)):
+        codes = est.encode(base, effort=effort)
+        assert (errors(est, base, reference.assign(base, D, order, codes)) >= ends[effort] * (1 - 1e-5)).all()
+    pairs = reference.assign(base, D, 2, est.encode(base, effort=1))
+    assert errors(est, base, pairs).sum() < ends[1].sum()
+
+
+def test_effort_0_replays_the_first_stage_only(sample):
+    est = small(8, 16).fit(sample.learn[:500])
+    base = sample.base[:200]
+    codes = [est.encode(base, effort=effort) for effort in (0, 1)]
+    est.stages_ = est.stages_[:1]
+    assert (est.encode(base, effort=1) == codes[0]).all()
+    assert (codes[0] != codes[1]).any()
+
+
+@pytest.mark.parametrize("effort", range(10))
+def test_codes_given_are_never_made_worse(effort, fitted, sample, rng):
+    base = sample.base[:100]
+    given = rng.integers(0, 16, (100, 8))
+    found = fitted.encode(base, codes=given, effort=effort)
+    before, after = errors(fitted, base, given), errors(fitted, base, found)
+    assert (after <= before * (1 + 1e-6)).all()
+    assert after.sum() < before.sum()
+    good = fitted.encode(base, effort=9)
+    kept = errors(fitted, base, fitted.encode(base, codes=good, effort=effort))
+    assert (kept <= errors(fitted, base, good) * (1 + 1e-5)).all()
+
+
+@pytest.mark.parametrize(("C", "K", "order"), [(1, 1, 1), (1, 5, 1), (2, 1, 2), (2, 5, 2), (3, 4, 3), (5, 3, 5)])
+@pytest.mark.filterwarnings("ignore::gkmeans.DataWarning")
+def test_every_effort_works_for_few_dictionaries_and_any_order(C, K, order, rng):
+    X = correlated(rng, 60, 4)
+    est = small(C, K, order=order).fit(X)
+    total = [errors(est, X, est.encode(X, effort=effort)).sum() for effort in range(10)]
+    assert (np.diff(total[2:]) <= 1e-5 * total[0]).all()
+    assert est.encode(X[:1], effort=9).shape == (1, C)
+
+
+def test_rounds_without_the_table_lower_the_distortion(rng, monkeypatch):
+    X = correlated(rng, 400, 8)
+    est = small(5, 16, order=1, max_iter=3).fit(X)
+    for module in (dictionaries, assignment):
+        monkeypatch.setattr(module, "TABLE_BYTES", 0)
+    by_effort = [errors(est, X, est.encode(X, effort=effort)) for effort in (2, 4, 6)]
+    assert (by_effort[1] <= by_effort[0] * (1 + 1e-5)).all()
+    assert by_effort[2].sum() < by_effort[1].sum() < by_effort[0].sum()
+    one, two = (est.set_params(n_jobs=jobs).encode(X, effort=4) for jobs in (1, 2))
+    assert (one == two).all()
+    again = small(5, 16, order=1, max_iter=3).fit(X)
+    assert again.relative_distortion(X, again.codes_) == pytest.approx(again.history_[-1], rel=1e-5)
+
+
+@pytest.mark.parametrize("bad", [-1, 10, 2.5, True, "high", np.nan, [3], 10**30])
+def test_a_wrong_effort_is_named_with_its_rule(bad, fitted, sample):
+    for call in (
+        lambda: fitted.encode(sample.base[:5], effort=bad),
+        lambda: small(effort=bad).fit(sample.learn[:50]),
+        lambda: small().fit(sample.learn[:50]).set_params(effort=bad).encode(sample.base[:5]),
+    ):
+        text = message_of(call, ValueError)
+        assert f"effort={bad!r}" in text
+        assert "an integer from 0 to 9" in text
+
+
+def test_an_effort_of_none_is_no_effort_of_an_estimator(sample):
+    assert "effort=None" in message_of(lambda: small(effort=None).fit(sample.learn[:50]), ValueError)
+
+
+@pytest.mark.filterwarnings("ignore::gkmeans.DataWarning")
+@pytest.mark.parametrize("other", [gk.CartesianKMeans(2, 4, max_iter=2), gk.OptimizedCartesianKMeans(1, 4, max_iter=2)])
+def test_other_estimators_refuse_an_effort(other, rng):
+    X = correlated(rng, 60, 4)
+    est = other.set_params(random_state=0).fit(X)
+    with pytest.raises(ValueError, match=rf"effort=3 is for GroupKMeans; {type(est).__name__}"):
+        est.encode(X, effort=3)
+    assert est.encode(X, effort=None).shape == est.codes_.shape
+
+
+def test_save_and_load_keep_effort_and_relaxation(tmp_path, sample):
+    base = sample.base[:200]
+    for effort, relaxation in ((2, 0), (np.int64(5), np.float32(0.25))):
+        est = small(effort=effort, relaxation=relaxation).fit(sample.learn[:400])
+        est.save(tmp_path / "model.safetensors")
+        again = gk.load(tmp_path / "model.safetensors")
+        assert (again.effort, again.relaxation) == (effort, relaxation)
+        assert (again.encode(base) == est.encode(base)).all()
+        assert (again.encode(base, effort=7) == est.encode(base, effort=7)).all()
