@@ -54,7 +54,6 @@ def test_new_rows_are_coded_better_than_by_plain_training(C, K, order):
     assert relaxed.relative_distortion(new) < 0.99 * plain.relative_distortion(new)
 
 
-@pytest.mark.xfail(strict=True, reason="folds are dealt by row number, so that a cluster may lie in one of them")
 def test_rows_in_turn_lose_nothing_by_their_order(rng):
     # one row of each cluster after the other: every fourth row would be of the same clusters
     clusters = rng.standard_normal((32, 8)) * 20
@@ -73,7 +72,8 @@ def test_without_relaxation_training_is_plain(rng):
     assert not same_bits(est, small(relaxation=1e-3, max_iter=20).fit(X))
 
 
-def test_more_heat_moves_the_codes_further(rng):
+def test_more_heat_moves_the_codes_further(rng, monkeypatch):
+    monkeypatch.setattr(gk.GroupKMeans, "_temperature", lambda self, *rest: self.relaxation)  # without a trial
     X = correlated(rng, 500, 8)
     start = small(relaxation=0).fit(X).dictionaries_
     first = [small(init=start, relaxation=heat, max_iter=4).fit(X).history_[0] for heat in (0.1, 0.5, 2)]
@@ -270,3 +270,24 @@ def test_rows_are_assigned_by_dictionaries_that_do_not_know_them(workers):
     run = a_run(rows, workers)
     relaxation.relax(rows, start, None, run, GroupAssignment(1), 1e-9, 2)
     assert run.history[0] == pytest.approx(10**2 / 100**2, rel=1e-4)
+
+
+def test_fewer_than_four_rows_a_codeword_are_trained_plainly(rng):
+    X = correlated(rng, 15, 4)
+    relaxed, plain = small(2, 4).fit(X), small(2, 4, relaxation=0).fit(X)
+    assert (relaxed.dictionaries_ == plain.dictionaries_).all()
+    assert (relaxed.history_ == plain.history_).all()
+
+
+def test_rows_held_out_reject_a_relaxation_that_spoils_the_dictionaries(rng, monkeypatch):
+    def spoiled(rows, start, codes, run, way, temperature, max_iter):
+        calls.append(len(rows))
+        return Dictionaries.single(0 * start.full()), np.zeros((len(rows), 2), np.uint8)
+
+    calls = []
+    monkeypatch.setattr("gkmeans.estimators.group.relax", spoiled)
+    X = correlated(rng, 400, 6)
+    est = small(2, 8, max_iter=5).fit(X)
+    assert calls == [224]  # 16 · 2 · 8 rows less an eighth: the trial, and nothing after it
+    assert est.history_[-1] < 0.5
+    assert (np.diff(est.history_[-est.n_iter_ :]) <= 0).all()

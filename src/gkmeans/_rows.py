@@ -79,7 +79,7 @@ class Rows:
 
     def block(self, rows: slice | NDArray[np.intp], columns: slice = slice(None)) -> Floats:
         """``(X[rows, columns] − shift) · scale`` as float32."""
-        out = np.subtract(self.X[rows][:, columns], self.frame.shift[columns], dtype=self._work)
+        out = np.subtract(self.X[:, columns][rows], self.frame.shift[columns], dtype=self._work)
         if self.frame.scale != 1.0:
             out *= self.frame.scale
         return np.ascontiguousarray(out, dtype=np.float32)
@@ -92,6 +92,21 @@ class Rows:
             return float(np.einsum("ij,ij->", x, x))
 
         return float(np.sum(workers.map(part, spans(len(self), READ_ROWS))))
+
+
+class Part:
+    """The rows of ``rows`` that ``index`` (m,) names, read where they lie."""
+
+    def __init__(self, rows: Source, index: NDArray[np.intp]) -> None:
+        self.rows, self.index = rows, index
+        self.n_features = rows.n_features
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def block(self, rows: slice | NDArray[np.intp], columns: slice = slice(None)) -> Floats:
+        """Float32 rows of the part."""
+        return self.rows.block(self.index[rows], columns)
 
 
 class Residual:

@@ -16,7 +16,7 @@ from operator import add
 import numpy as np
 
 from ._parallel import spans
-from ._rows import READ_ROWS, Codes, Rows
+from ._rows import READ_ROWS, Codes, Part, Source
 from .assignment import GroupAssignment, assign
 from .dictionaries import Dictionaries
 from .training import Run, relative, updated
@@ -40,7 +40,7 @@ class Shrinkage:
     points: float = 1.0
     factor: float = 2.0
 
-    def solved(self, start: Dictionaries, others: Statistics, fold: Rows, codes: Codes, run: Run) -> Dictionaries:
+    def solved(self, start: Dictionaries, others: Statistics, fold: Source, codes: Codes, run: Run) -> Dictionaries:
         """Dictionaries by the ``others``; what suits the ``fold`` better is kept."""
         tried = self.points * self.factor
         fits = [updated(start, others, run.workers, points) for points in (self.points, tried)]
@@ -52,15 +52,15 @@ class Shrinkage:
         return fits[0]
 
 
-def held_error(fitted: Dictionaries, fold: Rows, codes: Codes, run: Run) -> float:
+def held_error(fitted: Dictionaries, fold: Source, codes: Codes, run: Run) -> float:
     """Squared error of rows of the fold, assigned from the codes given."""
-    some = Rows(fold.X[:HELD_ROWS], fold.frame)
+    some = Part(fold, np.arange(min(len(fold), HELD_ROWS)))
     _, errors = assign(some, fitted, run.method, codes[:HELD_ROWS], run.workers)
     return float(errors.sum(dtype=np.float64))
 
 
 def relax(
-    rows: Rows,
+    rows: Source,
     start: Dictionaries,
     codes: Codes | None,
     run: Run,
@@ -74,7 +74,8 @@ def relax(
     The history holds the distortion of each fold by the dictionaries of the others, and of all rows in the end.
     """
     iterations = min(ITERATIONS, max_iter - 1) if len(rows) >= FOLDS else 0
-    folds = [Rows(rows.X[f::FOLDS], rows.frame) for f in range(FOLDS)]
+    places = [np.sort(part) for part in np.array_split(run.rng.permutation(len(rows)), FOLDS)]
+    folds = [Part(rows, part) for part in places]
     groups, K = [block.dictionaries for block in start.blocks], start.shape[1]
     if codes is None:
         codes, _ = assign(rows, start, way, None, run.workers)
@@ -82,17 +83,17 @@ def relax(
     energy = column_energy(rows)
     trained, shrinkage = [start] * FOLDS, Shrinkage()
     for iteration in range(1, iterations + 1):
-        parts = [Statistics.collect(fold, codes[f::FOLDS], K, groups, run.workers) for f, fold in enumerate(folds)]
+        parts = [Statistics.collect(fold, codes[fold.index], K, groups, run.workers) for fold in folds]
         heat = temperature * np.sqrt(1 - iteration / iterations)
         error = 0.0
         for f, fold in enumerate(folds):
-            others, given = reduce(add, parts[:f] + parts[f + 1 :]), codes[f::FOLDS]
+            others, given = reduce(add, parts[:f] + parts[f + 1 :]), codes[fold.index]
             if f == iteration % FOLDS:
                 trained[f] = shrinkage.solved(trained[f], others, fold, given, run)
             else:
                 trained[f] = updated(trained[f], others, run.workers, shrinkage.points)
             noisy = heated(trained[f], spread(trained[f], others, energy, len(rows)), heat, run.rng)
-            codes[f::FOLDS], errors = assign(fold, noisy, replace(way, seed=iteration), given, run.workers)
+            codes[fold.index], errors = assign(fold, noisy, replace(way, seed=iteration), given, run.workers)
             error += float(errors.sum(dtype=np.float64))
         record(run, error, iteration, iterations + 1)
     statistics = Statistics.collect(rows, codes, K, groups, run.workers)
@@ -111,7 +112,7 @@ def record(run: Run, error: float, iteration: int, most: int) -> None:
     run.reporter.iteration("relaxed", iteration, most, distortion)
 
 
-def column_energy(rows: Rows) -> Doubles:
+def column_energy(rows: Source) -> Doubles:
     """Σ x² of each column, (P,)."""
     parts = [np.square(rows.block(slice(*span)), dtype=np.float64).sum(axis=0) for span in spans(len(rows), READ_ROWS)]
     return np.asarray(np.sum(parts, axis=0))

@@ -104,7 +104,9 @@ class AdditiveQuantizer(TransformerMixin, BaseEstimator):  # type: ignore[misc] 
     def _encoding(self, effort: int | None) -> tuple[Method, tuple[Dictionaries, ...]]:
         """How new points are coded, and by what, one after the other, ``_final`` last; ``effort`` None: the default."""
         if effort is not None:
-            raise ValueError(f"effort={effort!r} is for GroupKMeans; {type(self).__name__} has one way to encode")
+            raise ValueError(
+                f"effort={effort!r} is for GroupKMeans; {type(self).__name__} encodes in one way, so leave effort out"
+            )
         return self._method(*self.dictionaries_.shape[:2]), (self._final(),)
 
     # What they share.

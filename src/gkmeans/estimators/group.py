@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import Any
 
@@ -9,11 +10,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
+from .._progress import Reporter
 from .._rows import Codes, Floats, Rows
 from .._validation import check_effort, check_integer, check_order, check_relaxation, check_start
 from ..assignment import GroupAssignment, check_table
-from ..dictionaries import Dictionaries
-from ..encoding import rounds_of
+from ..dictionaries import Dictionaries, squared_errors
+from ..encoding import encode, rounds_of
 from ..initialization.hierarchical import count_stages, hierarchical
 from ..initialization.kmeans import kmeans
 from ..initialization.random import random
@@ -23,6 +25,10 @@ from .base import AdditiveQuantizer, Learned
 
 TRAINING_ROUNDS = 1
 """Perturbed rounds in each iteration of a relaxed training."""
+FEW_ROWS = 4
+"""Rows for each codeword of one dictionary below which training is plain: there is nothing to hold out."""
+TRIAL_ROWS, TRIAL_ITERATIONS = 16, 16
+"""Most rows for each codeword of each dictionary, and most iterations, of the trial of plain and relaxed training."""
 INITS = ("random", "kmeans", "hierarchical")
 
 
@@ -43,7 +49,8 @@ class GroupKMeans(AdditiveQuantizer):
     relaxation : float, default=0.5
         Noise on the codewords when training starts, in standard deviations of the residual; it fades to none over at
         most 40 iterations, and rows are assigned by dictionaries that were solved without them. 0 gives the paper's
-        plain training.
+        plain training, which is also taken with fewer than 4 K rows, and where rows held out of a trial on at most
+        16 C K rows fare better by it.
     effort : int, default=7
         How hard ``encode`` looks for the best codes, from 0 to 9. 0: O1GA from the first stage of the training; 1: from
         all its stages; 2: the same with the estimator's order, as the paper has it; from 3 on 1, 2, 4 … 64 rounds in
@@ -53,7 +60,8 @@ class GroupKMeans(AdditiveQuantizer):
     init_iter : int, default=30
         Most iterations of each k-means or stage of the initialisation.
     tol : float, default=1e-5
-        Training stops when an iteration lowers the relative distortion by a smaller part of itself.
+        Plain training, and each stage of the initialisation, stops when an iteration lowers the relative distortion by
+        a smaller part of itself; relaxed training has its number of iterations.
     random_state : int, Generator, RandomState or None, default=None
         Same seed, same result, for any ``n_jobs``.
     n_jobs : int or None, default=None
@@ -141,14 +149,41 @@ class GroupKMeans(AdditiveQuantizer):
             self.init._check_encoding(shape[0])
 
     def _learn(self, rows: Rows, run: Run, max_iter: int) -> Learned:
+        temperature = self._temperature(rows, run, max_iter)
         start, codes, stages = self._start(rows, run)
-        temperature = check_relaxation(self.relaxation)
-        if temperature > 0:
-            way = replace(self._method(*self._sizes()), rounds=TRAINING_ROUNDS)
-            fitted, codes = relax(rows, start, codes, run, way, temperature, max_iter)
-        else:
-            fitted, codes = train(rows, start, codes, run, max_iter, "gk-means")
+        fitted, codes = self._trained(rows, start, codes, run, temperature, max_iter)
         return Learned(fitted, codes, tuple(stages))
+
+    def _trained(
+        self, rows: Rows, start: Dictionaries, codes: Codes | None, run: Run, temperature: float, max_iter: int
+    ) -> tuple[Dictionaries, Codes]:
+        """The training proper, plain where the temperature is 0."""
+        if temperature == 0:
+            return train(rows, start, codes, run, max_iter, "gk-means")
+        way = replace(self._method(*self._sizes()), rounds=TRAINING_ROUNDS)
+        return relax(rows, start, codes, run, way, temperature, max_iter)
+
+    def _temperature(self, rows: Rows, run: Run, max_iter: int) -> float:
+        """``relaxation``, or 0 where rows held out of a trial fare better by plain training."""
+        C, K = self._sizes()
+        temperature, n = check_relaxation(self.relaxation), len(rows)
+        if temperature == 0 or n < FEW_ROWS * K:
+            return 0.0
+        order = run.rng.permutation(n)[: TRIAL_ROWS * C * K]
+        held, kept = (Rows(rows.X[np.sort(part)], rows.frame) for part in np.split(order, [len(order) // 8]))
+        trial = replace(run, reporter=Reporter("trial", 0, logging.DEBUG), history=[])
+        start, codes, stages = self._start(kept, trial)
+        way, errors = self._way(self.effort), []
+        for heat in (0.0, temperature):
+            fitted, _ = self._trained(kept, start, codes, trial, heat, min(max_iter, TRIAL_ITERATIONS))
+            chosen = encode(held, (*stages, fitted), way, None, run.workers)
+            errors.append(float(squared_errors(held.block(slice(None)), fitted.D[0], chosen).sum(dtype=np.float64)))
+        return temperature if errors[1] < errors[0] else 0.0
+
+    def _way(self, effort: int) -> GroupAssignment:
+        """How ``effort`` assigns by the final dictionaries."""
+        order = self._method(*self._sizes()).order if effort > 1 else 1
+        return GroupAssignment(order, rounds_of(effort))
 
     def _given_start(self, shape: tuple[int, int, int], scale: float) -> Floats:
         """``init`` as an array."""
@@ -188,6 +223,4 @@ class GroupKMeans(AdditiveQuantizer):
 
     def _encoding(self, effort: int | None) -> tuple[GroupAssignment, tuple[Dictionaries, ...]]:
         effort = check_effort(self.effort if effort is None else effort)
-        method = self._method(*self.dictionaries_.shape[:2])
-        order = method.order if effort > 1 else 1
-        return GroupAssignment(order, rounds_of(effort)), (*self.stages_[: 1 if effort == 0 else None], self._final())
+        return self._way(effort), (*self.stages_[: 1 if effort == 0 else None], self._final())
