@@ -30,7 +30,9 @@ def main() -> None:
     sample = gk.datasets.load_sample()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.safetensors"
-        gk.GroupKMeans(8, random_state=0, max_iter=5, init_iter=5).fit(sample.learn[:5000]).save(path)
+        gk.GroupKMeans(8, relaxation=0, effort=2, random_state=0, max_iter=5, init_iter=5).fit(
+            sample.learn[:5000]
+        ).save(path)
         big = np.memmap(Path(folder) / "big.u8", np.uint8, "w+", shape=(options.rows, 128))
         for start in range(0, options.rows, len(sample.base)):
             stop = min(start + len(sample.base), options.rows)
