@@ -171,3 +171,10 @@ def test_save_and_load_keep_effort_and_relaxation(tmp_path, sample):
         assert (again.effort, again.relaxation) == (effort, relaxation)
         assert (again.encode(base) == est.encode(base)).all()
         assert (again.encode(base, effort=7) == est.encode(base, effort=7)).all()
+
+
+def test_encode_stands_on_the_fit_and_not_on_later_parameters(rng):
+    X = correlated(rng, 200, 6)
+    est = gk.GroupKMeans(4, 8, max_iter=4, init_iter=2, random_state=0).fit(X)
+    codes = est.encode(X)
+    assert (est.set_params(n_dictionaries=1, n_codewords=10**6).encode(X) == codes).all()

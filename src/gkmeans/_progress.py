@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from types import TracebackType
 
@@ -43,6 +44,12 @@ class Reporter:
     ) -> None:
         if self.bar is not None:
             self.bar.stop()
+
+    def named(self, title: str) -> Reporter:
+        """The same bar and log for a part of the work with its own title."""
+        part = copy.copy(self)
+        part.title = title
+        return part
 
     def expect(self, total: int) -> None:
         """Set the number of steps; fewer may be taken."""

@@ -14,20 +14,21 @@ from functools import reduce
 from operator import add
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ._parallel import spans
-from ._rows import READ_ROWS, Codes, Part, Source
+from ._rows import READ_ROWS, Codes, Floats, Part, Source, decode
 from .assignment import GroupAssignment, assign
-from .dictionaries import Dictionaries
+from .dictionaries import Dictionaries, squared_errors
 from .training import Run, relative, updated
 from .update import Doubles, Statistics
 
 FOLDS = 4
 ITERATIONS = 40
-"""Most iterations with noise; there is one more, without noise and folds."""
+"""Most iterations with folds, noise in all but the last of them; there is one more on all rows."""
 
 HELD_ROWS = 4096
-"""Rows of a fold that judge a shrinkage."""
+"""Rows of a fold that judge a shrinkage and show the residual."""
 
 
 @dataclass
@@ -52,11 +53,22 @@ class Shrinkage:
         return fits[0]
 
 
+def spaced(fold: Source) -> NDArray[np.intp]:
+    """Places of rows that stand for the fold."""
+    return np.linspace(0, len(fold) - 1, min(len(fold), HELD_ROWS)).astype(np.intp)
+
+
 def held_error(fitted: Dictionaries, fold: Source, codes: Codes, run: Run) -> float:
-    """Squared error of rows of the fold, assigned from the codes given."""
-    some = Part(fold, np.arange(min(len(fold), HELD_ROWS)))
-    _, errors = assign(some, fitted, run.method, codes[:HELD_ROWS], run.workers)
+    """Squared error of rows spread over the fold, assigned from the codes given."""
+    some = spaced(fold)
+    _, errors = assign(Part(fold, some), fitted, run.method, codes[some], run.workers)
     return float(errors.sum(dtype=np.float64))
+
+
+def squared_error(rows: Source, D: Floats, codes: Codes) -> float:
+    """Σ‖x − x̂‖² of rows with the codes given."""
+    parts = [slice(*span) for span in spans(len(rows), READ_ROWS)]
+    return sum(float(squared_errors(rows.block(part), D, codes[part]).sum(dtype=np.float64)) for part in parts)
 
 
 def relax(
@@ -80,7 +92,6 @@ def relax(
     if codes is None:
         codes, _ = assign(rows, start, way, None, run.workers)
     codes = codes.copy()
-    energy = column_energy(rows)
     trained, shrinkage = [start] * FOLDS, Shrinkage()
     for iteration in range(1, iterations + 1):
         parts = [Statistics.collect(fold, codes[fold.index], K, groups, run.workers) for fold in folds]
@@ -92,7 +103,7 @@ def relax(
                 trained[f] = shrinkage.solved(trained[f], others, fold, given, run)
             else:
                 trained[f] = updated(trained[f], others, run.workers, shrinkage.points)
-            noisy = heated(trained[f], spread(trained[f], others, energy, len(rows)), heat, run.rng)
+            noisy = heated(trained[f], spread(trained[f], fold, given), heat, run.rng)
             codes[fold.index], errors = assign(fold, noisy, replace(way, seed=iteration), given, run.workers)
             error += float(errors.sum(dtype=np.float64))
         record(run, error, iteration, iterations + 1)
@@ -112,29 +123,20 @@ def record(run: Run, error: float, iteration: int, most: int) -> None:
     run.reporter.iteration("relaxed", iteration, most, distortion)
 
 
-def column_energy(rows: Source) -> Doubles:
-    """Σ x² of each column, (P,)."""
-    parts = [np.square(rows.block(slice(*span)), dtype=np.float64).sum(axis=0) for span in spans(len(rows), READ_ROWS)]
-    return np.asarray(np.sum(parts, axis=0))
+def spread(fitted: Dictionaries, fold: Source, codes: Codes) -> Floats:
+    """Root mean square of the residual in each dimension, (P,), of rows spread over the fold with the codes given."""
+    some = spaced(fold)
+    residual = fold.block(some) - decode(fitted.D[0], codes[some])
+    mean: Doubles = np.square(residual, dtype=np.float64).mean(axis=0)
+    return np.sqrt(mean).astype(np.float32)
 
 
-def spread(fitted: Dictionaries, statistics: Statistics, energy: Doubles, n: int) -> Doubles:
-    """Standard deviation of the residual in each dimension, (P,), of dictionaries that solve ``statistics``.
-
-    At the solution the residual is orthogonal to the decoding, so that Σ (x − x̂)² = Σ x² − Σ x x̂, and Σ x x̂ = Σ D W.
-    """
-    points = int(statistics.counts[0].sum())
-    explained = np.einsum("ckp,ckp->p", fitted.D[0], statistics.W)
-    variance: Doubles = np.maximum(energy * (points / n) - explained, 0) / max(1, points)
-    return np.sqrt(variance)
-
-
-def heated(fitted: Dictionaries, deviation: Doubles, heat: float, rng: np.random.Generator) -> Dictionaries:
+def heated(fitted: Dictionaries, deviation: Floats, heat: float, rng: np.random.Generator) -> Dictionaries:
     """``fitted`` with noise on every codeword: the sum of one from each dictionary moves by ``heat`` deviations."""
     if heat == 0:
         return fitted
     [D] = fitted.D
-    sigma = (heat / np.sqrt(len(D)) * deviation).astype(np.float32)
+    sigma = np.float32(heat / np.sqrt(len(D))) * deviation
     return replace(fitted, D=(D + sigma * rng.standard_normal(D.shape, dtype=np.float32),))
 
 

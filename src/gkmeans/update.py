@@ -3,7 +3,8 @@
 Z counts how often two codewords are chosen together, W sums the rows that chose a codeword; both are sums over
 points, so blocks, batches and machines add. The dictionaries solve ``(Z + λI) D = W + λ D_previous``: the minimum of
 the distortion plus λ‖D − D_previous‖², which is never above the distortion of ``D_previous``, fixes what the
-singular Z leaves open, and leaves a codeword that nobody chose where it was.
+singular Z leaves open, and leaves a codeword that nobody chose where it was. Relaxed training adds a shrinkage s,
+``(Z + λI + sI) D = W + λ D_previous``, which gives up a little distortion of the rows seen for that of others.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from typing import Any
 
@@ -10,16 +9,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
-from .._progress import Reporter
+from .._progress import logger
 from .._rows import Codes, Floats, Rows
 from .._validation import check_effort, check_integer, check_order, check_relaxation, check_start
 from ..assignment import GroupAssignment, check_table
-from ..dictionaries import Dictionaries, squared_errors
+from ..dictionaries import Dictionaries
 from ..encoding import encode, rounds_of
 from ..initialization.hierarchical import count_stages, hierarchical
 from ..initialization.kmeans import kmeans
 from ..initialization.random import random
-from ..relaxation import relax
+from ..relaxation import relax, squared_error
 from ..training import Run, train
 from .base import AdditiveQuantizer, Learned
 
@@ -27,8 +26,11 @@ TRAINING_ROUNDS = 1
 """Perturbed rounds in each iteration of a relaxed training."""
 FEW_ROWS = 4
 """Rows for each codeword of one dictionary below which training is plain: there is nothing to hold out."""
-TRIAL_ROWS, TRIAL_ITERATIONS = 16, 16
-"""Most rows for each codeword of each dictionary, and most iterations, of the trial of plain and relaxed training."""
+TRIAL_ROWS, LEAST_TRIAL, TRIAL_ITERATIONS, TRIAL_EFFORT = 16, 16384, 16, 5
+"""The trial of plain and relaxed training: rows for each codeword of each dictionary, rows at least, most iterations,
+and how hard the rows held out are encoded."""
+SHORTEST = 3
+"""Iterations below which relaxed training would have no noise."""
 INITS = ("random", "kmeans", "hierarchical")
 
 
@@ -49,12 +51,13 @@ class GroupKMeans(AdditiveQuantizer):
     relaxation : float, default=0.5
         Noise on the codewords when training starts, in standard deviations of the residual; it fades to none over at
         most 40 iterations, and rows are assigned by dictionaries that were solved without them. 0 gives the paper's
-        plain training, which is also taken with fewer than 4 K rows, and where rows held out of a trial on at most
-        16 C K rows fare better by it.
+        plain training, which is also taken with fewer than 4 K rows or ``max_iter`` below 3, and where rows held out
+        of a trial fare better by it; the log says which.
     effort : int, default=7
         How hard ``encode`` looks for the best codes, from 0 to 9. 0: O1GA from the first stage of the training; 1: from
         all its stages; 2: the same with the estimator's order, as the paper has it; from 3 on 1, 2, 4 … 64 rounds in
-        which half of the codes are drawn anew and refined. A round takes about as long as effort 2 does.
+        which half of the codes are drawn anew and refined. A round takes about as long as effort 2 does. Without
+        stages (other starts) 0 and 1 are the same, with ``order=1`` 1 and 2, with one dictionary all of them.
     max_iter : int, default=100
         Most iterations of the training proper.
     init_iter : int, default=30
@@ -167,22 +170,30 @@ class GroupKMeans(AdditiveQuantizer):
         """``relaxation``, or 0 where rows held out of a trial fare better by plain training."""
         C, K = self._sizes()
         temperature, n = check_relaxation(self.relaxation), len(rows)
-        if temperature == 0 or n < FEW_ROWS * K:
+        if temperature == 0 or n < max(FEW_ROWS * K, 8) or max_iter < SHORTEST:
             return 0.0
-        order = run.rng.permutation(n)[: TRIAL_ROWS * C * K]
-        held, kept = (Rows(rows.X[np.sort(part)], rows.frame) for part in np.split(order, [len(order) // 8]))
-        trial = replace(run, reporter=Reporter("trial", 0, logging.DEBUG), history=[])
+        sample = run.rng.choice(n, min(n, max(TRIAL_ROWS * C * K, LEAST_TRIAL)), replace=False)
+        held, kept = (Rows(rows.X[np.sort(part)], rows.frame) for part in np.split(sample, [len(sample) // 8]))
+        reporter = run.reporter.named(f"{run.reporter.title}, trial")
+        trial = replace(run, reporter=reporter, history=[], energy=kept.energy(run.workers))
         start, codes, stages = self._start(kept, trial)
-        way, errors = self._way(self.effort), []
+        way, errors = self._way(TRIAL_EFFORT, C, K), []
         for heat in (0.0, temperature):
             fitted, _ = self._trained(kept, start, codes, trial, heat, min(max_iter, TRIAL_ITERATIONS))
             chosen = encode(held, (*stages, fitted), way, None, run.workers)
-            errors.append(float(squared_errors(held.block(slice(None)), fitted.D[0], chosen).sum(dtype=np.float64)))
-        return temperature if errors[1] < errors[0] else 0.0
+            errors.append(squared_error(held, fitted.D[0], chosen))
+        chosen_heat = temperature if errors[1] < errors[0] else 0.0
+        logger.info(
+            "fit, trial: %d rows held out, squared error %.6g by plain and %.6g by relaxed training; relaxation %g",
+            len(held),
+            *errors,
+            chosen_heat,
+        )
+        return chosen_heat
 
-    def _way(self, effort: int) -> GroupAssignment:
+    def _way(self, effort: int, C: int, K: int) -> GroupAssignment:
         """How ``effort`` assigns by the final dictionaries."""
-        order = self._method(*self._sizes()).order if effort > 1 else 1
+        order = self._method(C, K).order if effort > 1 else 1
         return GroupAssignment(order, rounds_of(effort))
 
     def _given_start(self, shape: tuple[int, int, int], scale: float) -> Floats:
@@ -201,7 +212,8 @@ class GroupKMeans(AdditiveQuantizer):
     def _start_iterations(self, P: int) -> int:
         C, _ = self._sizes()
         parts = {"kmeans": C, "hierarchical": count_stages(C, P)}
-        return self.init_iter * parts.get(self.init, 0) if isinstance(self.init, str) else 0
+        start = self.init_iter * parts.get(self.init, 0) if isinstance(self.init, str) else 0
+        return start if check_relaxation(self.relaxation) == 0 else 2 * start + 2 * TRIAL_ITERATIONS
 
     def _start(self, rows: Rows, run: Run) -> tuple[Dictionaries, Codes | None, list[Dictionaries]]:
         """Dictionaries, codes where the start has them, and the stages to replay."""
@@ -223,4 +235,7 @@ class GroupKMeans(AdditiveQuantizer):
 
     def _encoding(self, effort: int | None) -> tuple[GroupAssignment, tuple[Dictionaries, ...]]:
         effort = check_effort(self.effort if effort is None else effort)
-        return self._way(effort), (*self.stages_[: 1 if effort == 0 else None], self._final())
+        return self._way(effort, *self.dictionaries_.shape[:2]), (
+            *self.stages_[: 1 if effort == 0 else None],
+            self._final(),
+        )
