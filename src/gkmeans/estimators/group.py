@@ -29,6 +29,8 @@ FEW_ROWS = 4
 TRIAL_ROWS, LEAST_TRIAL, TRIAL_ITERATIONS, TRIAL_EFFORT = 16, 16384, 16, 5
 """The trial of plain and relaxed training: rows for each codeword of each dictionary, rows at least, most iterations,
 and how hard the rows held out are encoded."""
+TRIAL_START = 10
+"""Most iterations of each k-means or stage in the start of the trial."""
 SHORTEST = 3
 """Iterations below which relaxed training would have no noise."""
 INITS = ("random", "kmeans", "hierarchical")
@@ -153,7 +155,7 @@ class GroupKMeans(AdditiveQuantizer):
 
     def _learn(self, rows: Rows, run: Run, max_iter: int) -> Learned:
         temperature = self._temperature(rows, run, max_iter)
-        start, codes, stages = self._start(rows, run)
+        start, codes, stages = self._start(rows, run, self.init_iter)
         fitted, codes = self._trained(rows, start, codes, run, temperature, max_iter)
         return Learned(fitted, codes, tuple(stages))
 
@@ -176,7 +178,7 @@ class GroupKMeans(AdditiveQuantizer):
         held, kept = (Rows(rows.X[np.sort(part)], rows.frame) for part in np.split(sample, [len(sample) // 8]))
         reporter = run.reporter.named(f"{run.reporter.title}, trial")
         trial = replace(run, reporter=reporter, history=[], energy=kept.energy(run.workers))
-        start, codes, stages = self._start(kept, trial)
+        start, codes, stages = self._start(kept, trial, min(self.init_iter, TRIAL_START))
         way, errors = self._way(TRIAL_EFFORT, C, K), []
         for heat in (0.0, temperature):
             fitted, _ = self._trained(kept, start, codes, trial, heat, min(max_iter, TRIAL_ITERATIONS))
@@ -212,10 +214,11 @@ class GroupKMeans(AdditiveQuantizer):
     def _start_iterations(self, P: int) -> int:
         C, _ = self._sizes()
         parts = {"kmeans": C, "hierarchical": count_stages(C, P)}
-        start = self.init_iter * parts.get(self.init, 0) if isinstance(self.init, str) else 0
-        return start if check_relaxation(self.relaxation) == 0 else 2 * start + 2 * TRIAL_ITERATIONS
+        count = parts.get(self.init, 0) if isinstance(self.init, str) else 0
+        trial = min(self.init_iter, TRIAL_START) * count + 2 * TRIAL_ITERATIONS
+        return self.init_iter * count + (trial if check_relaxation(self.relaxation) > 0 else 0)
 
-    def _start(self, rows: Rows, run: Run) -> tuple[Dictionaries, Codes | None, list[Dictionaries]]:
+    def _start(self, rows: Rows, run: Run, init_iter: int) -> tuple[Dictionaries, Codes | None, list[Dictionaries]]:
         """Dictionaries, codes where the start has them, and the stages to replay."""
         C, K = self._sizes()
         if not isinstance(self.init, str):
@@ -225,8 +228,8 @@ class GroupKMeans(AdditiveQuantizer):
         if self.init == "random":
             return random(rows, C, K, run.rng), None, []
         if self.init == "kmeans":
-            return *kmeans(rows, C, K, run, self.init_iter), []
-        return hierarchical(rows, C, K, run, self.init_iter)
+            return *kmeans(rows, C, K, run, init_iter), []
+        return hierarchical(rows, C, K, run, init_iter)
 
     def _final(self) -> Dictionaries:
         D = self.dictionaries_.astype(np.float64)
