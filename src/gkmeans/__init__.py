@@ -6,6 +6,7 @@ from ._validation import DataWarning
 from .estimators.cartesian import CartesianKMeans
 from .estimators.group import GroupKMeans
 from .estimators.optimized_cartesian import OptimizedCartesianKMeans
+from .index.flat import FlatIndex
 from .store import load
 
 __version__ = "0.1.0"
@@ -13,6 +14,7 @@ __all__ = [
     "CartesianKMeans",
     "DataWarning",
     "FileError",
+    "FlatIndex",
     "GroupKMeans",
     "OptimizedCartesianKMeans",
     "datasets",
