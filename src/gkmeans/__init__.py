@@ -7,6 +7,7 @@ from .estimators.cartesian import CartesianKMeans
 from .estimators.group import GroupKMeans
 from .estimators.optimized_cartesian import OptimizedCartesianKMeans
 from .index.flat import FlatIndex
+from .index.opened import open_index
 from .store import load
 
 __version__ = "0.1.0"
@@ -20,5 +21,6 @@ __all__ = [
     "datasets",
     "load",
     "metrics",
+    "open_index",
     "vectors",
 ]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from pathlib import Path
+from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,19 +18,13 @@ from .._top import Top
 from .._validation import check_integer, check_n_jobs
 from ..estimators.base import AdditiveQuantizer
 from . import scan
+from .disk import Disk
 from .filters import kept
 from .lookup import Lookup
-from .segment import MERGE_ROWS, Ids, Segment
+from .segment import MERGE_ROWS, Ids, Segment, State
 
 NORMS = ("byte", "float")
 LARGEST_ID = 2**63 - 1
-
-
-class State(NamedTuple):
-    """What a search sees: it is replaced whole, so a search that runs meanwhile keeps its own."""
-
-    segments: tuple[Segment, ...] = ()
-    next_id: int = 0
 
 
 @dataclass(frozen=True)
@@ -79,7 +75,7 @@ class FlatIndex:
             raise ValueError(f"norms={norms!r} is not known; use 'byte' or 'float'")
         self._lookup = Lookup(est, metric)
         self.est, self.metric, self.norms, self.n_jobs = est, metric, norms, check_n_jobs(n_jobs)
-        self._state = State()
+        self._state, self._disk = State(), cast("Disk | None", None)
         self._writing = Lock()
 
     def __len__(self) -> int:
@@ -94,8 +90,8 @@ class FlatIndex:
         return one.dtype.kind in "iu" and _places(self._state, one.astype(np.int64))[1][0] >= 0
 
     def _commit(self, state: State) -> None:
-        """Make ``state`` what searches see."""
-        self._state = state
+        """Make ``state`` what searches see, once it is on disk where the index is."""
+        self._state = state if self._disk is None else self._disk.commit(state)
 
     def add(self, X: ArrayLike, ids: ArrayLike | None = None) -> Ids:
         """Encode vectors and add them.
@@ -250,6 +246,25 @@ class FlatIndex:
             codes = np.concatenate([segment.live_codes(self._lookup) for segment in state.segments])
             ids = np.concatenate([segment.live_ids() for segment in state.segments])
             self._commit(State((Segment.of(codes, ids, self._lookup, self.norms),), state.next_id))
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the index to a new folder; ``gkmeans.open_index`` opens it. The index itself stays where it is.
+
+        The folder holds the model, immutable segments and a manifest, which is written last.
+        """
+        description = {"kind": "flat", "metric": self.metric, "norms": self.norms}
+        Disk.create(Path(folder), self.est, description, self._state)
+
+    def close(self) -> None:
+        """Let another writer have the folder; an index in memory has nothing to close."""
+        if self._disk is not None:
+            self._disk.release()
+
+    def __enter__(self) -> FlatIndex:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def evaluate(
         self, Q: ArrayLike, k: int = 10, truth: ArrayLike | None = None, *, vectors: ArrayLike | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,6 +106,13 @@ class Segment:
     def live_codes(self, lookup: Lookup) -> Codes:
         """Codes of the rows that are there, in their order."""
         return self.codes(np.flatnonzero(self.mask()).astype(np.int64), lookup)
+
+
+class State(NamedTuple):
+    """What a search sees: it is replaced whole, so a search that runs meanwhile keeps its own."""
+
+    segments: tuple[Segment, ...] = ()
+    next_id: int = 0
 
 
 def quantize(norms: Floats, *, down: bool) -> tuple[Floats, NDArray[np.uint8]]:
