@@ -192,13 +192,14 @@ static void count_pairs(In<Code, 2> codes, int b, int c, Out<std::int32_t, 2> Z,
     kernels.count_pairs(n, C, K, b, c, codes.data(), Z.data());
 }
 
-static void products(In<float, 2> Q, In<float, 2> Dt, Out<float, 2> out, const Level& level) {
-    const int n = dimension(Q.shape(0)), P = dimension(Q.shape(1)), W = dimension(Dt.shape(1));
-    require(Dt.shape(0) == Q.shape(1) && W % kPad == 0, "Dt must have shape (P, W), W a multiple of 16");
-    require(out.shape(0) == Q.shape(0) && out.shape(1) == Dt.shape(1), "out must have shape (n, W)");
+static void products(In<float, 2> Q, In<float, 3> D, Out<float, 2> out, const Level& level) {
+    const int n = dimension(Q.shape(0)), P = dimension(Q.shape(1)), W = dimension(out.shape(1));
+    require(D.shape(1) == Q.shape(1) && D.shape(2) == kTile, "D must have shape (tiles, P, 32)");
+    require(out.shape(0) == Q.shape(0) && W % kPad == 0 && out.shape(1) <= D.shape(0) * kTile,
+            "out must have shape (n, W), W a multiple of 16 and at most 32 times the tiles");
     const Kernels& kernels = at_level(level);
     nb::gil_scoped_release release;
-    kernels.products(n, P, W, Q.data(), Dt.data(), out.data());
+    kernels.products(n, P, W, Q.data(), D.data(), out.data());
 }
 
 static Shelf checked_shelf(const In<std::uint8_t, 3>& blocks, const In<std::uint64_t, 1>& keep, int C,
@@ -261,6 +262,14 @@ static void search_blocks(In<std::uint8_t, 3> blocks, In<std::uint64_t, 1> keep,
     search(kernels, shelf, n, questions.data(), k, scores.data(), found.data());
 }
 
+static void sort_heaps(Out<float, 2> scores, Out<std::int64_t, 2> found) {
+    const int n = dimension(scores.shape(0)), k = dimension(scores.shape(1));
+    require(found.shape(0) == scores.shape(0) && found.shape(1) == scores.shape(1),
+            "scores and found must have shape (n, k)");
+    nb::gil_scoped_release release;
+    sort(n, k, scores.data(), found.data());
+}
+
 static std::int64_t within_blocks(In<std::uint8_t, 3> blocks, In<std::uint64_t, 1> keep,
                                   In<std::int64_t, 1> ids, std::int64_t first, int bits, In<float, 1> levels,
                                   In<float, 1> norms, In<float, 2> tables, float bias, float floor,
@@ -305,10 +314,11 @@ NB_MODULE(_core, m) {
     m.def("errors", &errors, array("X"), array("D"), array("codes"), array("out"), level);
     m.def("add_rows", &add_rows, array("X"), array("codes"), array("W"), level);
     m.def("count_pairs", &count_pairs, array("codes"), nb::arg("b"), nb::arg("c"), array("Z"), level);
-    m.def("products", &products, array("Q"), array("Dt"), array("out"), level);
+    m.def("products", &products, array("Q"), array("D"), array("out"), level);
     m.def("search", &search_blocks, array("blocks"), array("keep"), array("ids"), nb::arg("first"),
           nb::arg("bits"), array("levels"), array("norms"), array("tables"), array("bias"), nb::arg("floor"),
           array("scores"), array("found"), level);
+    m.def("sort_heaps", &sort_heaps, array("scores"), array("found"));
     m.def("within", &within_blocks, array("blocks"), array("keep"), array("ids"), nb::arg("first"),
           nb::arg("bits"), array("levels"), array("norms"), array("tables"), nb::arg("bias"),
           nb::arg("floor"), nb::arg("limit"), array("scores"), array("found"), level);

@@ -38,6 +38,7 @@ struct Tables {
     }
 };
 
+constexpr int kTile = 32;   // codewords that lie together, number by number, for products
 constexpr int kBlock = 64;  // rows of a block of codes, as the scan reads them
 
 // What a block of codes holds: lines of 64 bytes, one byte a row.
@@ -86,12 +87,14 @@ struct Kernels {
     // Z (K, K)[codes[i, b], codes[i, c]] += 1.
     void (*count_pairs)(int n, int C, int K, int b, int c, const Code* codes, std::int32_t* Z);
 
-    // out (n, W) = Q (n, P) times Dt (P, W), W a multiple of kPad: lookup tables of queries.
-    void (*products)(int n, int P, int W, const float* Q, const float* Dt, float* out);
+    // out (n, W) = Q (n, P) times D (tiles, P, kTile), W a multiple of kPad and at most tiles * kTile: the
+    // lookup tables of queries.
+    void (*products)(int n, int P, int W, const float* Q, const float* D, float* out);
     // Clears, in the words of n blocks, the bits of rows whose sum over `tables` is above limit; null where
-    // the level has no such kernel. Tables of 16 or 256 bytes, the norm's of 256 last.
-    void (*candidates)(const Lines&, int n, const std::uint8_t* blocks, const std::uint8_t* tables, int limit,
-                       std::uint64_t* words);
+    // the level has no such kernel. Tables of 16 or 256 bytes, the norm's of 256 last. Where `narrow`, sums
+    // stop at 255, and limit is below that; else at 65535.
+    void (*candidates)(const Lines&, int n, const std::uint8_t* blocks, const std::uint8_t* tables,
+                       bool narrow, int limit, std::uint64_t* words);
 };
 
 // Bytes of `work` for an assignment of order m, a multiple of 64: what orders 1 and 2 use, then what higher

@@ -9,8 +9,11 @@ namespace gkmeans {
 constexpr int kStride = 64;                    // blocks that are bounded by one limit
 constexpr std::int64_t kCacheBytes = 1 << 17;  // of codes that all questions meet before the next
 constexpr int kMostBound = 65535;
-constexpr int kMany = 16;  // rows of a block that are scored together with those between them
-constexpr int kAhead = 8;  // blocks that are fetched before they are copied from
+constexpr int kNarrow = 24;     // tables whose sums of bytes say enough
+constexpr double kReach = 250;  // steps from the least score to the worst that is wanted
+constexpr int kCoarse = 180;    // steps that are too few for it
+constexpr int kMany = 16;       // rows of a block that are scored together with those between them
+constexpr int kAhead = 8;       // blocks that are fetched before they are copied from
 constexpr float kNone = HUGE_VALF;
 
 // Codes of the rows from `row` on, `n` of them, of dictionary c.
@@ -51,11 +54,14 @@ static void score(const Shelf& shelf, const Question& question, std::int64_t b, 
 struct Bounds {
     std::vector<std::uint8_t> tables;
     double least = 0, step = 1, slack = 0;
+    bool narrow = false;
 
-    // The greatest bound that a row with this score can have, or -1.
+    // The greatest bound that a row with this score can have, or -1, or kMostBound where no bound says
+    // anything.
     int limit(float worst) const {
-        const double bound = (static_cast<double>(worst) + slack - least) / step;
-        return bound < 0 ? -1 : bound >= kMostBound ? kMostBound : static_cast<int>(bound) + 1;
+        const double bound = (static_cast<double>(worst) + slack - least) / step + 1;
+        if (!std::isfinite(bound) || bound >= (narrow ? 255 : kMostBound)) return kMostBound;
+        return bound < 1 ? -1 : static_cast<int>(bound);
     }
 };
 
@@ -67,14 +73,16 @@ static void least_and_most(const float* values, int n, double& least, double& mo
     }
 }
 
-static void round_down(const float* values, int n, double least, double step, std::uint8_t* out) {
+static void round_down(const float* values, int n, double least, double steps, std::uint8_t* out) {
     for (int k = 0; k < n; ++k) {
-        const double level = (values[k] - least) / step;
+        const double level = (values[k] - least) * steps;
         out[k] = level >= 255 ? 255 : level > 0 ? static_cast<std::uint8_t>(level) : 0;
     }
 }
 
-static Bounds bounds_of(const Shelf& shelf, const Question& question) {
+// Bounds for rows that score at most `worst`. Few tables are added up in bytes, in steps that reach just that
+// far.
+static Bounds bounds_of(const Shelf& shelf, const Question& question, float worst) {
     const int C = shelf.lines.C, Kp = shelf.Kp, tables = C + (shelf.levels != nullptr);
     Bounds out;
     std::vector<double> least(tables);
@@ -90,13 +98,15 @@ static Bounds bounds_of(const Shelf& shelf, const Question& question) {
     // Float sums of `tables` terms may fall short of the true ones by this much. The levels bound the norms,
     // too.
     out.slack = (tables + 2) * std::ldexp(size, -23);
-    if (widest > 0 && std::isfinite(widest)) out.step = widest / 255;
+    out.narrow = tables <= kNarrow;
+    const double step = out.narrow ? (worst + out.slack - out.least) / kReach : widest / 255;
+    if (step > 0 && std::isfinite(step)) out.step = step;
     const int pairs = shelf.lines.bits == 4 ? C + C % 2 : C;
     out.tables.assign(static_cast<std::size_t>(pairs) * Kp + (shelf.levels ? 256 : 0), 0);
     if (!std::isfinite(size)) return out;  // bounds of 0: every row is scored
     for (int t = 0; t < tables; ++t) {
         const bool code = t < C;
-        round_down(code ? question.tables + t * Kp : shelf.levels, code ? Kp : 256, least[t], out.step,
+        round_down(code ? question.tables + t * Kp : shelf.levels, code ? Kp : 256, least[t], 1 / out.step,
                    out.tables.data() + static_cast<std::size_t>(code ? t : pairs) * Kp);
     }
     return out;
@@ -116,7 +126,6 @@ struct Walk {
     Walk(const Kernels& kernels, const Shelf& shelf, const Question& question, const Sink& sink)
         : kernels(kernels), shelf(shelf), question(question), sink(sink) {
         bounded = kernels.candidates && shelf.lines.bits <= 8 && shelf.lines.C < 256;
-        if (bounded) bounds = bounds_of(shelf, question);
     }
 
     void run(std::int64_t begin, std::int64_t end) {
@@ -124,17 +133,30 @@ struct Walk {
         for (std::int64_t b = begin; b < end;) {
             const int n = static_cast<int>(end - b < stride ? end - b : stride);
             for (int i = 0; i < n; ++i) words[i] = shelf.keep[b + i];
-            const int limit = bounded && sink.worst() < kNone ? bounds.limit(sink.worst()) : kMostBound;
+            const int limit = limit_now();
             if (limit < 0) return;  // nothing can be better: scores are at the least already
             if (limit < kMostBound) {
                 kernels.candidates(shelf.lines, n,
                                    shelf.codes + b * static_cast<std::int64_t>(shelf.lines.bytes()),
-                                   bounds.tables.data(), limit, words);
+                                   bounds.tables.data(), bounds.narrow, limit, words);
             }
             for (int i = 0; i < n; ++i) take_rows(b + i, words[i]);
             b += n;
             if (stride < kStride) stride *= 2;
         }
+    }
+
+    // The bounds are made when the first limit is known, and again when it has come so near that finer steps
+    // say more.
+    int limit_now() {
+        const float worst = sink.worst();
+        if (!bounded || !(worst < kNone)) return kMostBound;
+        int limit = bounds.tables.empty() ? 0 : bounds.limit(worst);
+        if (bounds.tables.empty() || (bounds.narrow && limit > 0 && limit < kCoarse)) {
+            bounds = bounds_of(shelf, question, worst);
+            limit = bounds.limit(worst);
+        }
+        return limit;
     }
 
     void take_rows(std::int64_t b, std::uint64_t word) {
@@ -165,7 +187,11 @@ struct Heap {
     }
 
     void take(float s, std::int64_t id) {
-        if (!before(s, id, scores[0], ids[0])) return;
+        if (before(s, id, scores[0], ids[0])) put(s, id);
+    }
+
+    // In place of the worst.
+    void put(float s, std::int64_t id) {
         int hole = 0;
         for (int child = 1; child < k; child = 2 * hole + 1) {
             if (child + 1 < k && before(scores[child], ids[child], scores[child + 1], ids[child + 1]))
@@ -179,6 +205,18 @@ struct Heap {
         ids[hole] = id;
     }
 };
+
+void sort(int n, int k, float* scores, std::int64_t* ids) {
+    for (int i = 0; i < n; ++i, scores += k, ids += k) {
+        for (int left = k - 1; left > 0; --left) {  // the worst of those left goes to their end
+            const float s = scores[left];
+            const std::int64_t id = ids[left];
+            scores[left] = scores[0];
+            ids[left] = ids[0];
+            Heap{left, scores, ids}.put(s, id);
+        }
+    }
+}
 
 void search(const Kernels& kernels, const Shelf& shelf, int n, const Question* questions, int k,
             float* scores, std::int64_t* ids) {

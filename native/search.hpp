@@ -27,6 +27,9 @@ struct Question {
 void search(const Kernels&, const Shelf&, int n, const Question* questions, int k, float* scores,
             std::int64_t* ids);
 
+// Heaps of k as lists, best first.
+void sort(int n, int k, float* scores, std::int64_t* ids);
+
 // Rows with a score of at most `limit`, of which the first `room` are written, in no order; returns how many
 // there are.
 std::int64_t within(const Kernels&, const Shelf&, const Question&, float limit, std::int64_t room,

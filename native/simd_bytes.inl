@@ -13,8 +13,13 @@ static inline Bytes load_bytes(const std::uint8_t* p) { return _mm512_loadu_si51
 static inline Bytes no_bytes() { return _mm512_setzero_si512(); }
 static inline Bytes low_nibbles(Bytes v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }
 static inline Bytes high_nibbles(Bytes v) { return low_nibbles(_mm512_srli_epi16(v, 4)); }
+static inline Bytes add_bytes(Bytes a, Bytes b) { return _mm512_adds_epu8(a, b); }
 static inline Bytes add_pairs(Bytes a, Bytes b) { return _mm512_add_epi16(a, b); }
 static inline Bytes odd_bytes(Bytes v) { return _mm512_srli_epi16(v, 8); }
+// Bit i: whether byte i is at most limit.
+static inline std::uint64_t bytes_up_to(Bytes v, int limit) {
+    return _mm512_cmple_epu8_mask(v, _mm512_set1_epi8(static_cast<char>(limit)));
+}
 // Bit i: whether short i / 2 of even (i even) or of odd (i odd) is at most limit.
 static inline std::uint64_t up_to(Bytes even, Bytes odd, int limit) {
     const Bytes most = _mm512_set1_epi16(static_cast<short>(limit));
@@ -37,8 +42,13 @@ static inline Bytes load_bytes(const std::uint8_t* p) {
 static inline Bytes no_bytes() { return _mm256_setzero_si256(); }
 static inline Bytes low_nibbles(Bytes v) { return _mm256_and_si256(v, _mm256_set1_epi8(15)); }
 static inline Bytes high_nibbles(Bytes v) { return low_nibbles(_mm256_srli_epi16(v, 4)); }
+static inline Bytes add_bytes(Bytes a, Bytes b) { return _mm256_adds_epu8(a, b); }
 static inline Bytes add_pairs(Bytes a, Bytes b) { return _mm256_add_epi16(a, b); }
 static inline Bytes odd_bytes(Bytes v) { return _mm256_srli_epi16(v, 8); }
+static inline std::uint64_t bytes_up_to(Bytes v, int limit) {
+    const Bytes least = _mm256_min_epu8(v, _mm256_set1_epi8(static_cast<char>(limit)));
+    return static_cast<std::uint32_t>(_mm256_movemask_epi8(_mm256_cmpeq_epi8(least, v)));
+}
 static inline std::uint64_t up_to(Bytes even, Bytes odd, int limit) {
     const Bytes most = _mm256_set1_epi16(static_cast<short>(limit));
     const Bytes e = _mm256_cmpeq_epi16(_mm256_min_epu16(even, most), even);

@@ -38,7 +38,12 @@ def decode(D: _Floats, codes: _Codes, out: _Floats, level: str | None = None) ->
 def errors(X: _Floats, D: _Floats, codes: _Codes, out: _Floats, level: str | None = None) -> None: ...
 def add_rows(X: _Floats, codes: _Codes, W: NDArray[np.float64], level: str | None = None) -> None: ...
 def count_pairs(codes: _Codes, b: int, c: int, Z: NDArray[np.int32], level: str | None = None) -> None: ...
-def products(Q: _Floats, Dt: _Floats, out: _Floats, level: str | None = None) -> None: ...
+def products(
+    Q: _Floats,  # (n, P)
+    D: _Floats,  # (tiles, P, 32) 32 codewords a tile
+    out: _Floats,  # (n, W) the first W codewords, a multiple of 16
+    level: str | None = None,
+) -> None: ...
 def search(
     blocks: NDArray[np.uint8],  # (blocks, lines, 64) 64 rows a block
     keep: NDArray[np.uint64],  # (blocks,) a bit for each row
@@ -54,6 +59,7 @@ def search(
     found: NDArray[np.int64],  # (n, k) in and out; -1 at first
     level: str | None = None,
 ) -> None: ...
+def sort_heaps(scores: _Floats, found: NDArray[np.int64]) -> None: ...  # (n, k) best first, from search
 def within(
     blocks: NDArray[np.uint8],
     keep: NDArray[np.uint64],

@@ -24,7 +24,7 @@ from ..estimators.base import AdditiveQuantizer
 BLOCK = 64
 METRICS = ("l2", "ip", "cosine")
 _QUERIES = 64
-_PAD = 16
+_PAD, _TILE = 16, 32
 Blocks = NDArray[np.uint8]
 
 
@@ -84,9 +84,7 @@ class Lookup:
         self.C, self.K, self.P = self.D.shape
         self.bits = bits_of(self.K)
         self.Kp = -(-self.K // _PAD) * _PAD if self.bits == 16 else 1 << self.bits
-        padded = np.zeros((self.C, self.Kp, self.P), np.float32)
-        padded[:, : self.K] = self.D
-        self._Dt = np.ascontiguousarray(padded.reshape(-1, self.P).T)
+        self._tiles = tiled(self.D, self.Kp)
         self._frame = Frame(est.shift_, est.scale_)
         self.floor = 0.0 if metric == "l2" else -np.inf
         self.has_norms = metric == "l2"
@@ -115,7 +113,7 @@ class Lookup:
             bias = -(x.astype(np.float64) @ self.est.shift_.astype(np.float64))
             x = x * np.float32(-1 / self.est.scale_)
         out = np.empty((len(x), self.C * self.Kp), np.float32)
-        _core.products(x, self._Dt, out)
+        _core.products(x, self._tiles, out)
         return out.reshape(len(x), self.C, self.Kp), bias.astype(np.float32)
 
     def distances(self, scores: Floats) -> Floats:
@@ -154,6 +152,14 @@ class Lookup:
         with Workers(self.est.n_jobs) as workers:
             workers.map(part, spans(len(codes), READ_ROWS))
         return out
+
+
+def tiled(D: Floats, Kp: int) -> Floats:
+    """Codewords (C, K, P), each dictionary padded with zeros to Kp, in tiles (tiles, P, 32) of 32."""
+    C, K, P = D.shape
+    padded = np.zeros((-(-C * Kp // _TILE) * _TILE, P), np.float32)
+    padded[: C * Kp].reshape(C, Kp, P)[:, :K] = D
+    return np.ascontiguousarray(padded.reshape(-1, _TILE, P).transpose(0, 2, 1))
 
 
 def units(X: NDArray[Any], name: str, first: int = 0) -> Floats:

@@ -41,17 +41,22 @@ def search(
         ids = np.full((stop - start, room), -1, np.int64)
         for piece in pieces:
             _core.search(**_rows(piece, lookup), tables=tables, bias=bias, floor=lookup.floor, scores=best, found=ids)
+        _core.sort_heaps(best, ids)
         return best, ids
 
     tasks = [(group, part) for group in groups for part in parts]
     results = _run(one, tasks, jobs)
     for g, (start, stop) in enumerate(groups):
         own = results[g * len(parts) : (g + 1) * len(parts)]
-        best, ids = (np.concatenate([result[i] for result in own], axis=1) for i in (0, 1))
-        order = np.lexsort((ids, best), axis=-1)[:, :room]
-        scores[start:stop, :room] = np.take_along_axis(best, order, axis=1)
-        found[start:stop, :room] = np.take_along_axis(ids, order, axis=1)
+        scores[start:stop, :room], found[start:stop, :room] = own[0] if len(own) == 1 else _merged(own, room)
     return scores, found
+
+
+def _merged(parts: list[tuple[Floats, Ids]], k: int) -> tuple[Floats, Ids]:
+    """The k best of all parts."""
+    best, ids = (np.concatenate([part[i] for part in parts], axis=1) for i in (0, 1))
+    order = np.lexsort((ids, best), axis=-1)[:, :k]
+    return np.take_along_axis(best, order, axis=1), np.take_along_axis(ids, order, axis=1)
 
 
 def within(
