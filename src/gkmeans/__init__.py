@@ -8,6 +8,7 @@ from .estimators.group import GroupKMeans
 from .estimators.optimized_cartesian import OptimizedCartesianKMeans
 from .index.flat import FlatIndex
 from .index.opened import open_index
+from .interop.faiss import from_faiss, to_faiss
 from .store import load
 
 __version__ = "0.1.0"
@@ -19,8 +20,10 @@ __all__ = [
     "GroupKMeans",
     "OptimizedCartesianKMeans",
     "datasets",
+    "from_faiss",
     "load",
     "metrics",
     "open_index",
+    "to_faiss",
     "vectors",
 ]

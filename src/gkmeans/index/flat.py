@@ -13,15 +13,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._parallel import Lock, spans
-from .._rows import Floats
+from .._rows import Codes, Floats
 from .._top import Top
-from .._validation import check_integer, check_n_jobs
+from .._validation import check_codes, check_integer, check_n_jobs
 from ..estimators.base import AdditiveQuantizer
 from . import scan
 from .disk import Disk
 from .filters import kept
 from .lookup import Lookup
-from .segment import MERGE_ROWS, Ids, Segment, State
+from .segment import MERGE_ROWS, NO_IDS, Ids, Segment, State
 
 NORMS = ("byte", "float")
 LARGEST_ID = 2**63 - 1
@@ -108,19 +108,28 @@ class FlatIndex:
         (n,) int64
             The ids.
         """
+        if ids is not None:
+            self._check_new(check_ids(ids), self._state)  # before the work of encoding
+        return self.add_codes(np.concatenate(list(self._lookup.encode(X))), ids)
+
+    def add_codes(self, codes: ArrayLike, ids: ArrayLike | None = None) -> Ids:
+        """Add vectors that ``est.encode`` has compressed; otherwise as ``add``, whose ids it gives.
+
+        For "cosine" the codes are those of unit vectors.
+        """
+        rows = check_codes(codes, self._lookup.C, self._lookup.K)
         own = None if ids is None else check_ids(ids)
-        if own is not None:
-            self._check_new(own, self._state)
-        codes = np.concatenate(list(self._lookup.encode(X)))
-        if own is not None and len(own) != len(codes):
-            raise ValueError(f"ids has {len(own)} entries but X has {len(codes)} rows; pass an id for each vector")
+        if own is not None and len(own) != len(rows):
+            raise ValueError(f"ids has {len(own)} entries but X has {len(rows)} rows; pass an id for each vector")
+        if not len(rows):
+            raise ValueError("codes has 0 rows; pass at least one")
         with self._writing:
             state = self._state
             if own is None:
-                own = np.arange(state.next_id, state.next_id + len(codes))
+                own = np.arange(state.next_id, state.next_id + len(rows))
             else:
                 self._check_new(own, state)
-            segments, rows, names = list(state.segments), codes, own
+            segments, names = list(state.segments), own
             while segments and segments[-1].alive < MERGE_ROWS:  # few rows: one segment with the new ones
                 last = segments.pop()
                 rows = np.concatenate([last.live_codes(self._lookup), rows])
@@ -237,14 +246,17 @@ class FlatIndex:
             codes[places == s] = state.segments[s].codes(rows[places == s], self._lookup)
         return self.est.decode(codes)
 
+    def codes(self) -> tuple[Ids, Codes]:
+        """Ids (n,) and codes (n, C) of all vectors, in the order of iteration."""
+        return _all(self._state, self._lookup)
+
     def compact(self) -> None:
         """Drop what was removed and join all segments into one."""
         with self._writing:
             state = self._state
             if not state.segments:
                 return self._commit(state)
-            codes = np.concatenate([segment.live_codes(self._lookup) for segment in state.segments])
-            ids = np.concatenate([segment.live_ids() for segment in state.segments])
+            ids, codes = _all(state, self._lookup)
             self._commit(State((Segment.of(codes, ids, self._lookup, self.norms),), state.next_id))
 
     def save(self, folder: str | os.PathLike[str]) -> None:
@@ -325,6 +337,13 @@ def _places(state: State, ids: Ids) -> tuple[Ids, Ids]:
         there = found >= 0
         places[there], rows[there] = s, found[there]
     return places, rows
+
+
+def _all(state: State, lookup: Lookup) -> tuple[Ids, Codes]:
+    """Ids and codes of all rows that are there."""
+    ids = [NO_IDS, *(segment.live_ids() for segment in state.segments)]
+    none: Codes = np.empty((0, lookup.C), np.uint8 if lookup.K <= 256 else np.uint16)
+    return np.concatenate(ids), np.concatenate([none, *(segment.live_codes(lookup) for segment in state.segments)])
 
 
 def check_ids(ids: ArrayLike) -> Ids:
