@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kernels.hpp"
+#include "search.hpp"
 
 namespace nb = nanobind;
 using namespace gkmeans;
@@ -191,6 +192,112 @@ static void count_pairs(In<Code, 2> codes, int b, int c, Out<std::int32_t, 2> Z,
     kernels.count_pairs(n, C, K, b, c, codes.data(), Z.data());
 }
 
+static void products(In<float, 2> Q, In<float, 3> D, Out<float, 2> out, const Level& level) {
+    const int n = dimension(Q.shape(0)), P = dimension(Q.shape(1)), W = dimension(out.shape(1));
+    require(D.shape(1) == Q.shape(1) && D.shape(2) == kTile, "D must have shape (tiles, P, 32)");
+    require(out.shape(0) == Q.shape(0) && W % kPad == 0 && out.shape(1) <= D.shape(0) * kTile,
+            "out must have shape (n, W), W a multiple of 16 and at most 32 times the tiles");
+    const Kernels& kernels = at_level(level);
+    nb::gil_scoped_release release;
+    kernels.products(n, P, W, Q.data(), D.data(), out.data());
+}
+
+static Shelf checked_shelf(const In<std::uint8_t, 3>& blocks, const In<std::uint64_t, 1>& keep, int C,
+                           int bits, bool norm) {
+    require(bits == 4 || bits == 8 || bits == 16, "bits must be 4, 8 or 16");
+    require(C >= 1 && C < (1 << 20), "C must be from 1 to 2^20 - 1");
+    const Lines lines{C, bits, norm};
+    require(blocks.shape(1) == static_cast<std::size_t>(lines.count()) && blocks.shape(2) == kBlock,
+            "blocks must have shape (blocks, lines, 64)");
+    require(keep.shape(0) == blocks.shape(0), "keep must have shape (blocks,)");
+    Shelf shelf{};
+    shelf.lines = lines;
+    shelf.blocks = static_cast<std::int64_t>(blocks.shape(0));
+    shelf.codes = blocks.data();
+    shelf.keep = keep.data();
+    return shelf;
+}
+
+// The rows with their ids and norms, and the tables that a query brings to them.
+static Shelf searched_shelf(const In<std::uint8_t, 3>& blocks, const In<std::uint64_t, 1>& keep,
+                            const In<std::int64_t, 1>& ids, std::int64_t first, int bits,
+                            const In<float, 1>& levels, const In<float, 1>& norms, int C, int Kp) {
+    const bool norm = levels.shape(0) > 0;
+    Shelf shelf = checked_shelf(blocks, keep, C, bits, norm);
+    require(bits == 16 ? Kp >= 1 && Kp <= 65536 : Kp == 1 << bits, "tables must have 2^bits entries");
+    require(!norm || levels.shape(0) == 256, "levels must have shape (256,) or (0,)");
+    const std::size_t B = blocks.shape(0), named = ids.shape(0), normed = norms.shape(0);
+    require(!normed || norm, "norms need levels that bound them");
+    for (const std::size_t n : {named, normed}) {
+        if (n == 0 || B == 0) continue;
+        require(n <= B * kBlock && n > (B - 1) * kBlock, "ids and norms must have an entry for each row");
+        const std::size_t tail = n % kBlock;
+        require(!tail || !(keep(B - 1) >> tail), "keep must not have rows past the end of ids and norms");
+    }
+    shelf.Kp = Kp;
+    shelf.ids = named ? ids.data() : nullptr;
+    shelf.first = first;
+    shelf.levels = norm ? levels.data() : nullptr;
+    shelf.norms = normed ? norms.data() : nullptr;
+    return shelf;
+}
+
+static void search_blocks(In<std::uint8_t, 3> blocks, In<std::uint64_t, 1> keep, In<std::int64_t, 1> ids,
+                          std::int64_t first, int bits, In<float, 1> levels, In<float, 1> norms,
+                          In<float, 3> tables, In<float, 1> bias, float floor, Out<float, 2> scores,
+                          Out<std::int64_t, 2> found, const Level& level) {
+    const int n = dimension(tables.shape(0)), C = dimension(tables.shape(1)), Kp = dimension(tables.shape(2));
+    const Shelf shelf = searched_shelf(blocks, keep, ids, first, bits, levels, norms, C, Kp);
+    const int k = dimension(scores.shape(1));
+    require(bias.shape(0) == tables.shape(0), "bias must have shape (n,)");
+    require(k >= 1 && scores.shape(0) == tables.shape(0) && found.shape(0) == tables.shape(0) &&
+                found.shape(1) == scores.shape(1),
+            "scores and found must have shape (n, k)");
+    const Kernels& kernels = at_level(level);
+    nb::gil_scoped_release release;
+    std::vector<Question> questions;
+    for (int i = 0; i < n; ++i) {
+        questions.push_back({tables.data() + static_cast<std::size_t>(i) * C * Kp, bias.data()[i], floor});
+    }
+    search(kernels, shelf, n, questions.data(), k, scores.data(), found.data());
+}
+
+static void sort_heaps(Out<float, 2> scores, Out<std::int64_t, 2> found) {
+    const int n = dimension(scores.shape(0)), k = dimension(scores.shape(1));
+    require(found.shape(0) == scores.shape(0) && found.shape(1) == scores.shape(1),
+            "scores and found must have shape (n, k)");
+    nb::gil_scoped_release release;
+    sort(n, k, scores.data(), found.data());
+}
+
+static std::int64_t within_blocks(In<std::uint8_t, 3> blocks, In<std::uint64_t, 1> keep,
+                                  In<std::int64_t, 1> ids, std::int64_t first, int bits, In<float, 1> levels,
+                                  In<float, 1> norms, In<float, 2> tables, float bias, float floor,
+                                  float limit, Out<float, 1> scores, Out<std::int64_t, 1> found,
+                                  const Level& level) {
+    const int C = dimension(tables.shape(0)), Kp = dimension(tables.shape(1));
+    const Shelf shelf = searched_shelf(blocks, keep, ids, first, bits, levels, norms, C, Kp);
+    require(scores.shape(0) == found.shape(0), "scores and found must have the same shape");
+    const Kernels& kernels = at_level(level);
+    nb::gil_scoped_release release;
+    return within(kernels, shelf, {tables.data(), bias, floor}, limit,
+                  static_cast<std::int64_t>(scores.shape(0)), scores.data(), found.data());
+}
+
+static void gather_rows(In<std::uint8_t, 3> blocks, In<std::uint64_t, 1> keep, Out<std::uint8_t, 3> out,
+                        Out<std::int64_t, 1> rows) {
+    const int L = dimension(blocks.shape(1));
+    const Shelf shelf = checked_shelf(blocks, keep, L, 8, false);
+    std::size_t kept = 0;
+    for (std::size_t b = 0; b < keep.shape(0); ++b) kept += __builtin_popcountll(keep(b));
+    require(rows.shape(0) == kept, "rows must have an entry for each bit of keep");
+    require(out.shape(0) == (kept + kBlock - 1) / kBlock && out.shape(1) == blocks.shape(1) &&
+                out.shape(2) == kBlock,
+            "out must have shape (ceil(rows / 64), lines, 64)");
+    nb::gil_scoped_release release;
+    gather(shelf, out.data(), rows.data());
+}
+
 NB_MODULE(_core, m) {
     m.doc() = "Native kernels over one block of rows. Codes are uint16 here whatever the user sees.";
     const auto level = nb::arg("level") = nb::none();
@@ -207,6 +314,15 @@ NB_MODULE(_core, m) {
     m.def("errors", &errors, array("X"), array("D"), array("codes"), array("out"), level);
     m.def("add_rows", &add_rows, array("X"), array("codes"), array("W"), level);
     m.def("count_pairs", &count_pairs, array("codes"), nb::arg("b"), nb::arg("c"), array("Z"), level);
+    m.def("products", &products, array("Q"), array("D"), array("out"), level);
+    m.def("search", &search_blocks, array("blocks"), array("keep"), array("ids"), nb::arg("first"),
+          nb::arg("bits"), array("levels"), array("norms"), array("tables"), array("bias"), nb::arg("floor"),
+          array("scores"), array("found"), level);
+    m.def("sort_heaps", &sort_heaps, array("scores"), array("found"));
+    m.def("within", &within_blocks, array("blocks"), array("keep"), array("ids"), nb::arg("first"),
+          nb::arg("bits"), array("levels"), array("norms"), array("tables"), nb::arg("bias"),
+          nb::arg("floor"), nb::arg("limit"), array("scores"), array("found"), level);
+    m.def("gather", &gather_rows, array("blocks"), array("keep"), array("out"), array("rows"));
     m.def("simd_level", [] { return std::string(active().name); });
     m.def("simd_levels", [] {
         std::vector<std::string> names;

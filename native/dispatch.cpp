@@ -8,16 +8,17 @@
 
 namespace gkmeans {
 
-const char* const kLevels[3] = {"baseline", "avx2", "avx512"};
+const char* const kLevels[4] = {"baseline", "avx2", "avx512", "avx512vbmi"};
 
 const Kernels* find(const char* name) {
     if (!std::strcmp(name, "baseline")) return &kernels_baseline();
 #ifdef GKMEANS_X86
     if (!std::strcmp(name, "avx2") && __builtin_cpu_supports("avx2")) return &kernels_avx2();
-    if (!std::strcmp(name, "avx512") && __builtin_cpu_supports("avx512f") &&
-        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl")) {
-        return &kernels_avx512();
+    const bool wide = !std::strcmp(name, "avx512"), vbmi = !std::strcmp(name, "avx512vbmi");
+    if ((wide || vbmi) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+        if (wide) return &kernels_avx512();
+        if (__builtin_cpu_supports("avx512vbmi")) return &kernels_avx512vbmi();
     }
 #endif
     return nullptr;
@@ -28,9 +29,9 @@ static const Kernels* choose() {
         if (const Kernels* k = find(wanted)) return k;
         throw std::runtime_error(
             "GKMEANS_SIMD=" + std::string(wanted) +
-            " is not a level of this CPU and build; use baseline, avx2 or avx512, or unset it");
+            " is not a level of this CPU and build; use baseline, avx2, avx512 or avx512vbmi, or unset it");
     }
-    for (int l = 2; l > 0; --l) {
+    for (int l = 3; l > 0; --l) {
         if (const Kernels* k = find(kLevels[l])) return k;
     }
     return &kernels_baseline();

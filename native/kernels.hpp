@@ -38,6 +38,18 @@ struct Tables {
     }
 };
 
+constexpr int kTile = 32;   // codewords that lie together, number by number, for products
+constexpr int kBlock = 64;  // rows of a block of codes, as the scan reads them
+
+// What a block of codes holds: lines of 64 bytes, one byte a row.
+struct Lines {
+    int C, bits;  // 4: two dictionaries a line, 8: one, 16: two lines a dictionary, low bytes first
+    bool norm;    // one more line, the last
+
+    int count() const { return (bits == 4 ? (C + 1) / 2 : bits == 8 ? C : 2 * C) + norm; }
+    std::size_t bytes() const { return static_cast<std::size_t>(count()) * kBlock; }
+};
+
 // What one instruction set offers. `stop` is read now and then; when it is not 0 the kernel returns early.
 // V (n, C, Kp) is a work array: products at first, then the cost of every codeword given the row's other
 // codes. `work` holds workspace(…) bytes, 64-aligned.
@@ -74,6 +86,15 @@ struct Kernels {
     void (*add_rows)(int n, int C, int K, int P, const float* X, const Code* codes, double* W);
     // Z (K, K)[codes[i, b], codes[i, c]] += 1.
     void (*count_pairs)(int n, int C, int K, int b, int c, const Code* codes, std::int32_t* Z);
+
+    // out (n, W) = Q (n, P) times D (tiles, P, kTile), W a multiple of kPad and at most tiles * kTile: the
+    // lookup tables of queries.
+    void (*products)(int n, int P, int W, const float* Q, const float* D, float* out);
+    // Clears, in the words of n blocks, the bits of rows whose sum over `tables` is above limit; null where
+    // the level has no such kernel. Tables of 16 or 256 bytes, the norm's of 256 last. Where `narrow`, sums
+    // stop at 255, and limit is below that; else at 65535.
+    void (*candidates)(const Lines&, int n, const std::uint8_t* blocks, const std::uint8_t* tables,
+                       bool narrow, int limit, std::uint64_t* words);
 };
 
 // Bytes of `work` for an assignment of order m, a multiple of 64: what orders 1 and 2 use, then what higher
@@ -107,10 +128,11 @@ inline std::size_t pursuit_workspace(int C, int Kp) {
 const Kernels& kernels_baseline();
 const Kernels& kernels_avx2();
 const Kernels& kernels_avx512();
+const Kernels& kernels_avx512vbmi();
 
 // dispatch.cpp
 const Kernels& active();           // the chosen level; GKMEANS_SIMD at the first call, else the best one
 const Kernels* find(const char*);  // by name; null where this CPU or build lacks it
-extern const char* const kLevels[3];
+extern const char* const kLevels[4];
 
 }  // namespace gkmeans

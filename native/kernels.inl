@@ -18,3 +18,7 @@
 #include "pursuit.inl"
 //
 #include "sums.inl"
+//
+#include "simd_bytes.inl"
+//
+#include "scan.inl"

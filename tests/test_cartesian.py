@@ -608,7 +608,7 @@ def test_more_candidates_than_fit_an_integer_are_all_codewords(X):
     assert (ock(n_candidates=2**40).fit(X).codes_ == ock(n_candidates=4).fit(X).codes_).all()
 
 
-@pytest.mark.parametrize(("level", "times"), [("avx512", 1), ("avx2", 3), ("baseline", 4)])
+@pytest.mark.parametrize(("level", "times"), [("avx512vbmi", 1), ("avx512", 1), ("avx2", 3), ("baseline", 4)])
 def test_the_estimate_knows_the_instruction_set(level, times, monkeypatch):
     monkeypatch.setattr(pursuit._core, "simd_level", lambda: level)
     hours = times * 1e9 * pursuit.tree_size(10, 4, 256) * pursuit.SECONDS_A_SCORE / 3600

@@ -105,6 +105,22 @@ def test_encoding_a_memory_mapped_file_holds_no_float_copy_of_it(tmp_path, rng):
     assert int(out.stdout) < 80_000
 
 
+def test_the_example_of_the_search_page_runs(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[1] / "docs" / "search.md").read_text()
+    names = {}
+    for example in page.split("```python")[1:]:
+        quick = example.split("```")[0].replace(
+            "random_state=0", "random_state=0, n_codewords=16, max_iter=2, effort=0"
+        )
+        exec(compile(quick, "search.md", "exec"), names)
+    assert capsys.readouterr().out.startswith("Evaluation(recall=")
+    truth = names["sample"].groundtruth[:, :1]
+    first, second = ((names[name] == truth).any(axis=1).mean() for name in ("found", "better"))
+    assert first <= second
+    assert len(gk.open_index(tmp_path / "base.index")) == 10_000 - 10
+
+
 def test_the_example_of_the_guide_runs(capsys):
     guide = (Path(__file__).parents[1] / "docs" / "guide.md").read_text()
     (example,) = (part.split("```")[0] for part in guide.split("```python")[1:])

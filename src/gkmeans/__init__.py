@@ -6,6 +6,9 @@ from ._validation import DataWarning
 from .estimators.cartesian import CartesianKMeans
 from .estimators.group import GroupKMeans
 from .estimators.optimized_cartesian import OptimizedCartesianKMeans
+from .index.flat import FlatIndex
+from .index.opened import open_index
+from .interop.faiss import from_faiss, to_faiss
 from .store import load
 
 __version__ = "0.1.0"
@@ -13,10 +16,14 @@ __all__ = [
     "CartesianKMeans",
     "DataWarning",
     "FileError",
+    "FlatIndex",
     "GroupKMeans",
     "OptimizedCartesianKMeans",
     "datasets",
+    "from_faiss",
     "load",
     "metrics",
+    "open_index",
+    "to_faiss",
     "vectors",
 ]

@@ -38,5 +38,49 @@ def decode(D: _Floats, codes: _Codes, out: _Floats, level: str | None = None) ->
 def errors(X: _Floats, D: _Floats, codes: _Codes, out: _Floats, level: str | None = None) -> None: ...
 def add_rows(X: _Floats, codes: _Codes, W: NDArray[np.float64], level: str | None = None) -> None: ...
 def count_pairs(codes: _Codes, b: int, c: int, Z: NDArray[np.int32], level: str | None = None) -> None: ...
+def products(
+    Q: _Floats,  # (n, P)
+    D: _Floats,  # (tiles, P, 32) 32 codewords a tile
+    out: _Floats,  # (n, W) the first W codewords, a multiple of 16
+    level: str | None = None,
+) -> None: ...
+def search(
+    blocks: NDArray[np.uint8],  # (blocks, lines, 64) 64 rows a block
+    keep: NDArray[np.uint64],  # (blocks,) a bit for each row
+    ids: NDArray[np.int64],  # (rows,) or (0,): first + row
+    first: int,
+    bits: int,  # 4: two dictionaries a line; 8: one; 16: two lines a dictionary
+    levels: _Floats,  # (256,) of the norm's byte, the last line; or (0,): no such line
+    norms: _Floats,  # (rows,) bounded by their levels from below; or (0,): the levels are the norms
+    tables: _Floats,  # (n, C, Kp)
+    bias: _Floats,  # (n,)
+    floor: float,  # score = max(floor, bias + Σ tables[c, code_c] + norm)
+    scores: _Floats,  # (n, k) in and out: heaps of the smallest; +inf at first
+    found: NDArray[np.int64],  # (n, k) in and out; -1 at first
+    level: str | None = None,
+) -> None: ...
+def sort_heaps(scores: _Floats, found: NDArray[np.int64]) -> None: ...  # (n, k) best first, from search
+def within(
+    blocks: NDArray[np.uint8],
+    keep: NDArray[np.uint64],
+    ids: NDArray[np.int64],
+    first: int,
+    bits: int,
+    levels: _Floats,
+    norms: _Floats,
+    tables: _Floats,  # (C, Kp)
+    bias: float,
+    floor: float,
+    limit: float,  # the greatest score wanted
+    scores: _Floats,  # (room,) out, in no order
+    found: NDArray[np.int64],  # (room,) out
+    level: str | None = None,
+) -> int: ...
+def gather(
+    blocks: NDArray[np.uint8],  # (blocks, lines, 64)
+    keep: NDArray[np.uint64],  # (blocks,)
+    out: NDArray[np.uint8],  # (ceil(kept / 64), lines, 64) the rows kept, packed
+    rows: NDArray[np.int64],  # (kept,) their numbers
+) -> None: ...
 def simd_level() -> str: ...
 def simd_levels() -> list[str]: ...

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
+import operator
 import os
 import tempfile
 from pathlib import Path
@@ -58,27 +60,31 @@ def write(path: str | os.PathLike[str], kind: str, arrays: Arrays, description: 
     write_bytes(path, save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, metadata))
 
 
-def read(path: str | os.PathLike[str], kind: str) -> tuple[Arrays, dict[str, Any]]:
-    """Arrays and description of a file of this kind, its checksum verified."""
-    data = Path(path).read_bytes()
+def _metadata(
+    path: str | os.PathLike[str], kind: str, start: bytes, size: int
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Header and metadata of a file of ``size`` bytes, from its ``start``, which holds the header."""
     try:
-        length = int.from_bytes(data[:8], "little")
-        header = json.loads(data[8 : 8 + length]) if 0 < length <= len(data) - 8 else None
+        length = int.from_bytes(start[:8], "little")
+        header = json.loads(start[8 : 8 + length]) if 0 < length <= size - 8 else None
         metadata = header.get("__metadata__") if isinstance(header, dict) else None
     except (ValueError, RecursionError) as error:
         raise FileError(f"{path} is not a {kind} file: its header cannot be read ({error}); save it anew") from error
-    if not isinstance(metadata, dict) or metadata.get("format") != kind:
+    if not isinstance(header, dict) or not isinstance(metadata, dict) or metadata.get("format") != kind:
         raise FileError(f"{path} is not a {kind} file, or it is truncated; pass a file that gkmeans saved")
     if metadata.get("version") != str(VERSION):
         raise FileError(
             f"{path} has format version {metadata.get('version')}; this gkmeans reads version {VERSION}: update gkmeans"
         )
-    try:
-        arrays: Arrays = load(data)
-    except (SafetensorError, KeyError, ValueError) as error:
-        raise FileError(f"{path} is damaged ({error}); save it anew or take a copy") from error
+    return header, metadata
+
+
+def _checked(
+    path: str | os.PathLike[str], arrays: Arrays, metadata: dict[str, str], verify: bool = True
+) -> tuple[Arrays, dict[str, Any]]:
+    """Arrays and description, the checksum verified."""
     text = str(metadata.get("description"))
-    if _digest(arrays, text) != metadata.get("sha256"):
+    if verify and _digest(arrays, text) != metadata.get("sha256"):
         raise FileError(
             f"{path} was changed after it was saved: its sha256 does not match; save it anew or take a copy"
         )
@@ -89,3 +95,41 @@ def read(path: str | os.PathLike[str], kind: str) -> tuple[Arrays, dict[str, Any
     if not isinstance(description, dict):
         raise FileError(f"{path} has a description that is not an object; save it anew")
     return arrays, description
+
+
+def read(path: str | os.PathLike[str], kind: str) -> tuple[Arrays, dict[str, Any]]:
+    """Arrays and description of a file of this kind, its checksum verified."""
+    data = Path(path).read_bytes()
+    _, metadata = _metadata(path, kind, data, len(data))
+    try:
+        arrays: Arrays = load(data)
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise FileError(f"{path} is damaged ({error}); save it anew or take a copy") from error
+    return _checked(path, arrays, metadata)
+
+
+def mapped(path: str | os.PathLike[str], kind: str, verify: bool) -> tuple[Arrays, dict[str, Any]]:
+    """As ``read``, with arrays that are memory-mapped; ``verify`` False reads the header alone."""
+    size = os.path.getsize(path)
+    if size < 8:
+        raise FileError(f"{path} is truncated; save it anew or take a copy")
+    data = np.asarray(np.memmap(path, np.uint8, "r"))
+    length = int.from_bytes(data[:8].tobytes(), "little")
+    header, metadata = _metadata(path, kind, data[: min(8 + length, size)].tobytes(), size)
+    try:
+        arrays = {name: _view(data[8 + length :], entry) for name, entry in header.items() if name != "__metadata__"}
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise FileError(f"{path} is damaged ({error}); save it anew or take a copy") from error
+    return _checked(path, arrays, metadata, verify)
+
+
+def _view(data: NDArray[np.uint8], entry: dict[str, Any]) -> NDArray[Any]:
+    """The array that an entry of a header describes."""
+    dtype = np.dtype({"U8": np.uint8, "I64": np.int64, "F32": np.float32}[entry["dtype"]])
+    begin, end = (operator.index(edge) for edge in entry["data_offsets"])
+    shape = [operator.index(size) for size in entry["shape"]]
+    address = data.__array_interface__["data"][0] + begin
+    whole = 0 <= begin <= end <= len(data) and min(shape, default=0) >= 0
+    if not whole or math.prod(shape) * dtype.itemsize != end - begin or address % dtype.itemsize:
+        raise ValueError(f"an array of shape {shape} at bytes {begin} to {end} of {len(data)}")
+    return data[begin:end].view(dtype).reshape(shape)

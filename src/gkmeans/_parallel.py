@@ -20,6 +20,8 @@ import scipy.linalg.blas  # noqa: F401  scipy brings a BLAS of its own, which th
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
+Lock = threading.Lock
+"""Held by the one thread that changes something others read."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 

@@ -21,7 +21,7 @@ from .dictionaries import TABLE_BYTES, Tables, table_bytes
 SECONDS_A_SCORE = 2.5e-10
 """One core's time for each codeword score of the whole tree, most of which are pruned: 0.04 to 0.2 ns were measured
 with AVX-512 at 2 to 8 dictionaries, the least at 4 with 10 candidates."""
-SLOWER = {"avx512": 1.0, "avx2": 3.0, "baseline": 4.0}
+SLOWER = {"avx512vbmi": 1.0, "avx512": 1.0, "avx2": 3.0, "baseline": 4.0}
 """The other levels against AVX-512: 2.3 to 2.6 and 3.4 to 3.6 times its time were measured."""
 COUNTLESS = 10**30
 """Scores that no machine gets through: more need not be told apart, and may be more than a float holds."""

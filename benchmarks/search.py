@@ -1,0 +1,147 @@
+"""FlatIndex against Faiss's IndexPQ, IndexLocalSearchQuantizer and IndexPQFastScan at equal bytes, and reading alone.
+
+python benchmarks/search.py [--rows 2000000] [--repeats 9] [--dictionaries 8 16] [--recall]
+
+Photo SIFT base is repeated with noise to as many rows as asked for. All take turns in one process, on one thread.
+Faiss's LSQ holds the codes of its first 4,096 rows again and again: its speed does not depend on them, and its encoding
+takes hours. With --recall, recall@1, 10 and 100 on photo SIFT and MNIST against Faiss's LSQ, RQ and OPQ, which train
+for an hour.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import faiss
+import numpy as np
+
+import gkmeans as gk
+from common import DATA, RESULTS, alternate, machine, median, mnist, photosift, spread, trained_faiss
+from gkmeans import vectors
+from gkmeans.metrics import nearest, recall
+
+P, K = 128, 10
+
+
+def repeated(base: np.ndarray, rows: int) -> np.ndarray:
+    """Base again and again with noise, (rows, 128) uint8."""
+    rng = np.random.default_rng(0)
+    out = np.empty((rows, P), np.uint8)
+    for start in range(0, rows, len(base)):
+        part = out[start : start + len(base)]
+        noise = rng.integers(-4, 5, part.shape, np.int16) if start else 0
+        np.clip(base[: len(part)] + noise, 0, 255, out=part, casting="unsafe")
+    return out
+
+
+def model(name: str, C: int, learn: np.ndarray) -> gk.GroupKMeans:
+    """The default model of this length, kept in results/."""
+    path = RESULTS / f"search-{name}-{C}.safetensors"
+    if not path.exists():
+        RESULTS.mkdir(exist_ok=True)
+        gk.GroupKMeans(C, random_state=0).fit(learn).save(path)
+    return gk.load(path)
+
+
+def read_seconds(index: gk.FlatIndex, repeats: int) -> float:
+    """Seconds to read the codes once, 8 bytes at a time: the best of some."""
+    words = [segment.blocks.reshape(-1).view(np.uint64) for segment in index._state.segments]
+    seconds = alternate({"read": lambda: [np.bitwise_or.reduce(part) for part in words]}, repeats)["read"]
+    return min(seconds)
+
+
+def peers(C: int, X: np.ndarray, learn: np.ndarray) -> dict[str, faiss.Index]:
+    """Faiss's indexes of C bytes, filled."""
+    floats = learn.astype(np.float32)
+    pq, _ = trained_faiss(f"pq-photosift-{C}", faiss.IndexPQ(P, C, 8), floats, 1)
+    fast, _ = trained_faiss(f"pq4-photosift-{C}", faiss.IndexPQ(P, 2 * C, 4), floats, 1)
+    for start in range(0, len(X), 1 << 17):
+        pq.add(X[start : start + (1 << 17)].astype(np.float32))
+        fast.add(X[start : start + (1 << 17)].astype(np.float32))
+    lsq = faiss.IndexLocalSearchQuantizer(P, C, 8, faiss.METRIC_L2, faiss.AdditiveQuantizer.ST_norm_qint8)
+    lsq.lsq.train_iters = 2  # for its speed alone
+    lsq.train(floats[:20_000])
+    lsq.add(X[:4096].astype(np.float32))
+    codes = faiss.vector_to_array(lsq.codes).reshape(4096, -1)
+    faiss.copy_array_to_vector(np.resize(codes, (len(X), codes.shape[1])).ravel(), lsq.codes)
+    lsq.ntotal = len(X)
+    return {"IndexPQ": pq, "IndexLSQ": lsq, "IndexPQFastScan": faiss.IndexPQFastScan(fast)}
+
+
+def compare(C: int, X: np.ndarray, learn: np.ndarray, query: np.ndarray, repeats: int) -> None:
+    """The rows of the table for one length."""
+    est = model("photosift", C, learn)
+    est.effort = 2
+    index = gk.FlatIndex(est, n_jobs=1)
+    index.add(X)
+    others = peers(C, X, learn)
+    one, batch = query[:1].astype(np.float32), query[:64].astype(np.float32)
+    mask = np.random.default_rng(1).random(len(X)) < 0.01
+    tasks = {"ours": lambda: index.search(one, K), "ours, 1 % kept": lambda: index.search(one, K, mask)}
+    tasks |= {name: lambda other=other: other.search(one, K) for name, other in others.items()}
+    seconds = alternate(tasks, repeats)
+    print(f"\nC = {C}, {len(X):,} rows, one query, ms")
+    for name, values in seconds.items():
+        print(f"  {name:<28}{spread(values, 1e3)}   {median(values) / median(seconds['ours']):6.2f} × ours")
+    size = sum(segment.blocks.nbytes for segment in index._state.segments)
+    reading = size / read_seconds(index, repeats) / 1e9
+    scanning = size / median(seconds["ours"]) / 1e9
+    print(f"  {scanning:.1f} GB/s of codes scanned, {reading:.1f} GB/s read: {scanning / reading:.0%}")
+
+    fast = others["IndexPQFastScan"]
+    tasks = {
+        "ours": lambda: index.search(batch, K),
+        "ours, 1 % kept": lambda: index.search(batch, K, mask),
+        "IndexPQFastScan": lambda: fast.search(batch, K),
+    }
+    seconds = alternate(tasks, max(3, repeats // 3))
+    print("  64 queries, ms a query")
+    for name, values in seconds.items():
+        print(f"  {name:<28}{spread(values, 1e3 / 64)}   {median(values) / median(seconds['ours']):6.2f} × ours")
+    truth = nearest(X, batch, K)
+    for name, found in (("ours", index.search(batch, K)[1]), ("IndexPQFastScan", fast.search(batch, K)[1])):
+        print(f"  recall@10 {name:<18}{(found[:, :, None] == truth[:, None]).any(axis=2).mean():.3f}")
+
+
+def recalls(name: str, learn: np.ndarray, base: np.ndarray, query: np.ndarray, truth: np.ndarray) -> None:
+    """Recall@1, 10 and 100 at 8 and 16 bytes."""
+    floats = learn.astype(np.float32)
+    width = base.shape[1]
+    for C in (8, 16):
+        index = gk.FlatIndex(model(name, C, learn))
+        index.add(base)
+        rows = {"ours": index.search(query, 100)[1]}
+        for kind in (f"OPQ{C},PQ{C}", f"RQ{C}x8_Nqint8", f"LSQ{C}x8_Nqint8"):
+            peer, _ = trained_faiss(f"{kind.split(',')[0]}-{name}-{C}", faiss.index_factory(width, kind), floats, 2)
+            peer.add(base.astype(np.float32))
+            rows[kind] = peer.search(query.astype(np.float32), 100)[1]
+        print(f"\n{name}, {C} bytes: recall@1, 10, 100")
+        for kind, found in rows.items():
+            print(f"  {kind:<18}" + "".join(f"{recall(found, truth, R):8.4f}" for R in (1, 10, 100)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--dictionaries", type=int, nargs="+", default=[8, 16])
+    parser.add_argument("--recall", action="store_true")
+    options = parser.parse_args()
+    print(machine())
+    learn, base, query = (np.array(photosift(name)) for name in ("learn", "base", "query"))
+    faiss.omp_set_num_threads(1)
+    X = repeated(base, options.rows)
+    for C in options.dictionaries:
+        compare(C, X, learn, query, options.repeats)
+    if options.recall:
+        faiss.omp_set_num_threads(2)
+        truth = vectors.read(Path(DATA) / "photosift" / "groundtruth.ivecs")
+        recalls("photosift", learn, base, query, np.asarray(truth))
+        images = np.array(mnist())
+        tests = np.array(vectors.read(DATA / "mnist" / "t10k-images-idx3-ubyte.gz"))
+        recalls("mnist", images, images, tests, nearest(images, tests, 1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,26 @@
+// What AVX-512 VBMI adds to AVX-512: lookups in tables of 256 bytes.
+#define GKMEANS_LEVEL avx512vbmi
+#include "kernels.hpp"
+//
+#include "simd.inl"
+//
+#include "simd_bytes.inl"
+//
+#include "scan.inl"
+
+namespace gkmeans {
+
+static Kernels with_vbmi() {
+    Kernels table = kernels_avx512();
+    table.name = "avx512vbmi";
+    table.products = avx512vbmi::products;
+    table.candidates = avx512vbmi::candidates;
+    return table;
+}
+
+const Kernels& kernels_avx512vbmi() {
+    static const Kernels table = with_vbmi();
+    return table;
+}
+
+}  // namespace gkmeans

@@ -1,0 +1,277 @@
+// Exact search by lookup tables: bounds in bytes choose the rows, the float tables score them.
+#include "search.hpp"
+
+#include <cmath>
+#include <vector>
+
+namespace gkmeans {
+
+constexpr int kStride = 64;                    // blocks that are bounded by one limit
+constexpr std::int64_t kCacheBytes = 1 << 17;  // of codes that all questions meet before the next
+constexpr int kMostBound = 65535;
+constexpr int kNarrow = 24;     // tables whose sums of bytes say enough
+constexpr double kReach = 250;  // steps from the least score to the worst that is wanted
+constexpr int kCoarse = 180;    // steps that are too few for it
+constexpr int kMany = 16;       // rows of a block that are scored together with those between them
+constexpr int kAhead = 8;       // blocks that are fetched before they are copied from
+constexpr float kNone = HUGE_VALF;
+
+// Codes of the rows from `row` on, `n` of them, of dictionary c.
+static inline void codes_of(const Lines& lines, const std::uint8_t* block, int c, int row, int n, int* out) {
+    const std::uint8_t* line = block + row + (lines.bits == 4 ? c / 2 : lines.bits == 8 ? c : 2 * c) * kBlock;
+    for (int i = 0; i < n; ++i) {
+        out[i] = lines.bits == 8   ? line[i]
+                 : lines.bits == 4 ? line[i] >> 4 * (c & 1) & 15
+                                   : line[i] | line[i + kBlock] << 8;
+    }
+}
+
+// Scores of n rows of a block, from `row` on. The sums are in the same order however many rows there are.
+static void score(const Shelf& shelf, const Question& question, std::int64_t b, int row, int n, float* out) {
+    const Lines& lines = shelf.lines;
+    const std::uint8_t* block = shelf.codes + b * static_cast<std::int64_t>(lines.bytes());
+    const float* table = question.tables;
+    int codes[kBlock];
+    for (int i = 0; i < n; ++i) out[i] = question.bias;
+    for (int c = 0; c < lines.C; ++c, table += shelf.Kp) {
+        codes_of(lines, block, c, row, n, codes);
+        for (int i = 0; i < n; ++i)
+            out[i] += table[codes[i] < shelf.Kp ? codes[i] : 0];  // files may be damaged
+    }
+    const std::uint8_t* norm = block + static_cast<std::size_t>(lines.count() - 1) * kBlock + row;
+    for (int i = 0; i < n; ++i) {
+        if (shelf.norms) {
+            out[i] += shelf.norms[b * kBlock + row + i];
+        } else if (shelf.levels) {
+            out[i] += shelf.levels[norm[i]];
+        }
+        if (out[i] < question.floor) out[i] = question.floor;
+    }
+}
+
+// A question's tables in bytes. A sum of them, times the step, plus the least possible score, is at most the
+// score.
+struct Bounds {
+    std::vector<std::uint8_t> tables;
+    double least = 0, step = 1, slack = 0;
+    bool narrow = false;
+
+    // The greatest bound that a row with this score can have, or -1, or kMostBound where no bound says
+    // anything.
+    int limit(float worst) const {
+        const double bound = (static_cast<double>(worst) + slack - least) / step + 1;
+        if (!std::isfinite(bound) || bound >= (narrow ? 255 : kMostBound)) return kMostBound;
+        return bound < 1 ? -1 : static_cast<int>(bound);
+    }
+};
+
+static void least_and_most(const float* values, int n, double& least, double& most) {
+    least = most = values[0];
+    for (int k = 1; k < n; ++k) {
+        if (values[k] < least) least = values[k];
+        if (values[k] > most) most = values[k];
+    }
+}
+
+static void round_down(const float* values, int n, double least, double steps, std::uint8_t* out) {
+    for (int k = 0; k < n; ++k) {
+        const double level = (values[k] - least) * steps;
+        out[k] = level >= 255 ? 255 : level > 0 ? static_cast<std::uint8_t>(level) : 0;
+    }
+}
+
+// Bounds for rows that score at most `worst`. Few tables are added up in bytes, in steps that reach just that
+// far.
+static Bounds bounds_of(const Shelf& shelf, const Question& question, float worst) {
+    const int C = shelf.lines.C, Kp = shelf.Kp, tables = C + (shelf.levels != nullptr);
+    Bounds out;
+    std::vector<double> least(tables);
+    double widest = 0, size = std::fabs(question.bias);
+    for (int t = 0; t < tables; ++t) {
+        double most;
+        least_and_most(t < C ? question.tables + t * Kp : shelf.levels, t < C ? Kp : 256, least[t], most);
+        if (most - least[t] > widest) widest = most - least[t];
+        size += std::fmax(std::fabs(least[t]), std::fabs(most));
+        out.least += least[t];
+    }
+    out.least += question.bias;
+    // Float sums of `tables` terms may fall short of the true ones by this much. The levels bound the norms,
+    // too.
+    out.slack = (tables + 2) * std::ldexp(size, -23);
+    out.narrow = tables <= kNarrow;
+    const double step = out.narrow ? (worst + out.slack - out.least) / kReach : widest / 255;
+    if (step > 0 && std::isfinite(step)) out.step = step;
+    const int pairs = shelf.lines.bits == 4 ? C + C % 2 : C;
+    out.tables.assign(static_cast<std::size_t>(pairs) * Kp + (shelf.levels ? 256 : 0), 0);
+    if (!std::isfinite(size)) return out;  // bounds of 0: every row is scored
+    for (int t = 0; t < tables; ++t) {
+        const bool code = t < C;
+        round_down(code ? question.tables + t * Kp : shelf.levels, code ? Kp : 256, least[t], 1 / out.step,
+                   out.tables.data() + static_cast<std::size_t>(code ? t : pairs) * Kp);
+    }
+    return out;
+}
+
+// One question's way through the blocks; Sink has worst() and take(score, id).
+template <typename Sink>
+struct Walk {
+    const Kernels& kernels;
+    const Shelf& shelf;
+    Question question;
+    Sink sink;
+    Bounds bounds;
+    bool bounded;
+    int stride = 1;  // grows: the first rows of all give the limit that the next are held to
+
+    Walk(const Kernels& kernels, const Shelf& shelf, const Question& question, const Sink& sink)
+        : kernels(kernels), shelf(shelf), question(question), sink(sink) {
+        bounded = kernels.candidates && shelf.lines.bits <= 8 && shelf.lines.C < 256;
+    }
+
+    void run(std::int64_t begin, std::int64_t end) {
+        std::uint64_t words[kStride];
+        for (std::int64_t b = begin; b < end;) {
+            const int n = static_cast<int>(end - b < stride ? end - b : stride);
+            for (int i = 0; i < n; ++i) words[i] = shelf.keep[b + i];
+            const int limit = limit_now();
+            if (limit < 0) return;  // nothing can be better: scores are at the least already
+            if (limit < kMostBound) {
+                kernels.candidates(shelf.lines, n,
+                                   shelf.codes + b * static_cast<std::int64_t>(shelf.lines.bytes()),
+                                   bounds.tables.data(), bounds.narrow, limit, words);
+            }
+            for (int i = 0; i < n; ++i) take_rows(b + i, words[i]);
+            b += n;
+            if (stride < kStride) stride *= 2;
+        }
+    }
+
+    // The bounds are made when the first limit is known, and again when it has come so near that finer steps
+    // say more.
+    int limit_now() {
+        const float worst = sink.worst();
+        if (!bounded || !(worst < kNone)) return kMostBound;
+        int limit = bounds.tables.empty() ? 0 : bounds.limit(worst);
+        if (bounds.tables.empty() || (bounds.narrow && limit > 0 && limit < kCoarse)) {
+            bounds = bounds_of(shelf, question, worst);
+            limit = bounds.limit(worst);
+        }
+        return limit;
+    }
+
+    void take_rows(std::int64_t b, std::uint64_t word) {
+        float scores[kBlock];
+        const bool many = __builtin_popcountll(word) > kMany;
+        // rows past the end have codes, but neither norms nor a bit
+        if (many) score(shelf, question, b, 0, kBlock - __builtin_clzll(word), scores);
+        for (; word; word &= word - 1) {
+            const int row = __builtin_ctzll(word);
+            if (!many) score(shelf, question, b, row, 1, scores + row);
+            if (!(scores[row] <= sink.worst())) continue;
+            const std::int64_t i = b * kBlock + row;
+            sink.take(scores[row], shelf.ids ? shelf.ids[i] : shelf.first + i);
+        }
+    }
+};
+
+// A heap of k with the worst on top: the greatest score, of equal ones the greatest id.
+struct Heap {
+    int k;
+    float* scores;
+    std::int64_t* ids;
+
+    float worst() const { return scores[0]; }
+
+    static bool before(float s, std::int64_t i, float t, std::int64_t j) {
+        return s < t || (s == t && i < j);
+    }
+
+    void take(float s, std::int64_t id) {
+        if (before(s, id, scores[0], ids[0])) put(s, id);
+    }
+
+    // In place of the worst.
+    void put(float s, std::int64_t id) {
+        int hole = 0;
+        for (int child = 1; child < k; child = 2 * hole + 1) {
+            if (child + 1 < k && before(scores[child], ids[child], scores[child + 1], ids[child + 1]))
+                ++child;
+            if (!before(s, id, scores[child], ids[child])) break;
+            scores[hole] = scores[child];
+            ids[hole] = ids[child];
+            hole = child;
+        }
+        scores[hole] = s;
+        ids[hole] = id;
+    }
+};
+
+void sort(int n, int k, float* scores, std::int64_t* ids) {
+    for (int i = 0; i < n; ++i, scores += k, ids += k) {
+        for (int left = k - 1; left > 0; --left) {  // the worst of those left goes to their end
+            const float s = scores[left];
+            const std::int64_t id = ids[left];
+            scores[left] = scores[0];
+            ids[left] = ids[0];
+            Heap{left, scores, ids}.put(s, id);
+        }
+    }
+}
+
+void search(const Kernels& kernels, const Shelf& shelf, int n, const Question* questions, int k,
+            float* scores, std::int64_t* ids) {
+    std::vector<Walk<Heap>> walks;
+    walks.reserve(n);
+    for (int i = 0; i < n; ++i) {
+        const std::size_t at = static_cast<std::size_t>(i) * k;
+        walks.emplace_back(kernels, shelf, questions[i], Heap{k, scores + at, ids + at});
+    }
+    const std::int64_t bytes = static_cast<std::int64_t>(shelf.lines.bytes());
+    const std::int64_t some = n == 1 ? shelf.blocks : (kCacheBytes + bytes - 1) / bytes;
+    for (std::int64_t b = 0; b < shelf.blocks; b += some) {
+        const std::int64_t end = b + some < shelf.blocks ? b + some : shelf.blocks;
+        for (auto& walk : walks) walk.run(b, end);
+    }
+}
+
+struct List {
+    float limit;
+    std::int64_t room, count;
+    float* scores;
+    std::int64_t* ids;
+
+    float worst() const { return limit; }
+    void take(float s, std::int64_t id) {
+        if (count < room) {
+            scores[count] = s;
+            ids[count] = id;
+        }
+        ++count;
+    }
+};
+
+std::int64_t within(const Kernels& kernels, const Shelf& shelf, const Question& question, float limit,
+                    std::int64_t room, float* scores, std::int64_t* ids) {
+    Walk<List> walk(kernels, shelf, question, List{limit, room, 0, scores, ids});
+    walk.run(0, shelf.blocks);
+    return walk.sink.count;
+}
+
+void gather(const Shelf& shelf, std::uint8_t* to, std::int64_t* rows) {
+    const int L = shelf.lines.count();
+    std::int64_t found = 0;
+    for (std::int64_t b = 0; b < shelf.blocks; ++b) {
+        const std::uint8_t* from = shelf.codes + b * L * kBlock;
+        for (int l = 0; l < L && b + kAhead < shelf.blocks && shelf.keep[b + kAhead]; ++l) {
+            __builtin_prefetch(from + (kAhead * L + l) * kBlock);
+        }
+        for (std::uint64_t word = shelf.keep[b]; word; word &= word - 1, ++found) {
+            const int row = __builtin_ctzll(word);
+            std::uint8_t* out = to + found / kBlock * L * kBlock + found % kBlock;
+            for (int l = 0; l < L; ++l) out[l * kBlock] = from[l * kBlock + row];
+            rows[found] = b * kBlock + row;
+        }
+    }
+}
+
+}  // namespace gkmeans

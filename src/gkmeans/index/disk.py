@@ -1,0 +1,225 @@
+"""An index in a folder: a model, immutable segments, lists of removed rows, and one manifest that names them.
+
+New files are written under new names, flushed, and become part of the index when the manifest is renamed into place.
+Whatever happens before leaves the index as it was; files that no manifest names are deleted by the next commit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from .. import _files
+from .._files import FileError
+from ..estimators.base import AdditiveQuantizer
+from .lookup import BLOCK, Lookup, lines_of
+from .segment import NO_FLOATS, NO_IDS, Segment, State, all_words
+
+MANIFEST, MODEL, LOCK = "manifest.json", "model.safetensors", "lock"
+FORMAT, SEGMENT, DEAD = "gkmeans-index", "gkmeans-segment", "gkmeans-removed"
+VERSION = 1
+_NAMES = re.compile(r"(segment|removed)-[0-9]{1,20}-[0-9]{1,10}\.safetensors")
+
+_BESIDE = (".segment", ".removed", f".{MANIFEST}")  # what a crash leaves of a file that was being written
+
+
+class Disk:
+    """The folder of an index as one writer sees it."""
+
+    def __init__(self, folder: Path, description: dict[str, Any], serial: int) -> None:
+        self.folder, self.description, self.serial = folder, description, serial
+        self._lock: IO[bytes] | None = None
+
+    @classmethod
+    def create(cls, folder: Path, est: AdditiveQuantizer, description: dict[str, Any], state: State) -> None:
+        """Write a new index; the folder must be empty or not there."""
+        with _explained(folder):
+            folder.mkdir(exist_ok=True)
+            if any(folder.iterdir()):
+                raise FileError(f"{folder} is not empty; pass a new folder")
+            est.save(folder / MODEL)
+            digest = hashlib.sha256((folder / MODEL).read_bytes()).hexdigest()
+            disk = cls(folder, {**description, "model": digest}, 0)
+            segments = tuple(replace(segment, file="", dead_file="") for segment in state.segments)
+            disk._write(State(segments, state.next_id))
+            sync(folder.parent)
+
+    def commit(self, state: State) -> State:
+        """Write what ``state`` has and the folder does not, then the manifest; gives the state as it is on disk."""
+        with _explained(self.folder):
+            self._acquire()
+            try:
+                return self._write(state)
+            except BaseException:  # the manifest may be the new one or the old: only opening the folder again tells
+                self.release()
+                raise
+
+    def _write(self, state: State) -> State:
+        serial = self.serial + 1
+        segments = []
+        for i, segment in enumerate(state.segments):
+            file, dead = segment.file, segment.dead_file
+            if not file:
+                file = f"segment-{serial}-{i}.safetensors"
+                _files.write(self.folder / file, SEGMENT, _arrays(segment), {"n": segment.n, "first": segment.first})
+            if segment.alive < segment.n and not dead:
+                dead = f"removed-{serial}-{i}.safetensors"
+                rows = np.flatnonzero(~segment.mask()).astype(np.int64)
+                _files.write(self.folder / dead, DEAD, {"rows": rows}, {})
+            segments.append(replace(segment, file=file, dead_file=dead))
+        sync(self.folder)  # the files are there before a manifest names them
+        manifest = {
+            **self.description,
+            "serial": serial,
+            "next_id": state.next_id,
+            "segments": [{"file": segment.file, "removed": segment.dead_file} for segment in segments],
+        }
+        write_manifest(self.folder, manifest)
+        self.serial = serial
+        named = {name for segment in segments for name in (segment.file, segment.dead_file)}
+        for path in self.folder.iterdir():
+            if path.name not in named and (_NAMES.fullmatch(path.name) or path.name.startswith(_BESIDE)):
+                with contextlib.suppress(OSError):
+                    path.unlink()
+        return State(tuple(segments), state.next_id)
+
+    def _acquire(self) -> None:
+        """Become the writer, or raise."""
+        import fcntl  # not on every system, and readers do without
+
+        if self._lock is not None:
+            return
+        lock = open(self.folder / LOCK, "ab")  # noqa: SIM115  held as long as this index writes
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.close()
+            raise FileError(
+                f"{self.folder} has another writer; close that index first, or remove the process that holds {LOCK}"
+            ) from error
+        serial = read_manifest(self.folder)["serial"]
+        if serial != self.serial:
+            lock.close()
+            raise FileError(f"{self.folder} was changed by another writer since it was opened; call open_index again")
+        self._lock = lock
+
+    def release(self) -> None:
+        """Stop being the writer."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+
+@contextlib.contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    """Errors of the system as errors that say what became of the index."""
+    try:
+        yield
+    except OSError as error:
+        raise FileError(
+            f"{folder} could not be written ({error}); what was committed there is untouched: use a folder that can be "
+            "written, with room on its disk"
+        ) from error
+
+
+def sync(folder: Path) -> None:
+    """Flush the names in a folder."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _digest(manifest: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
+    """Commit: the manifest with its checksum, renamed into place."""
+    whole = {"format": FORMAT, "version": VERSION, "sha256": _digest(manifest), "index": manifest}
+    _files.write_bytes(folder / MANIFEST, json.dumps(whole, indent=1).encode())
+    sync(folder)
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest, its format, version, checksum and names checked."""
+    path = folder / MANIFEST
+    try:
+        whole = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise FileError(f"{folder} is not an index: it has no {MANIFEST}; pass a folder that save wrote") from error
+    except (ValueError, RecursionError) as error:
+        raise FileError(f"{path} cannot be read ({error}); use a copy of the folder") from error
+    if not isinstance(whole, dict) or whole.get("format") != FORMAT:
+        raise FileError(f"{path} is not the manifest of an index; pass a folder that save wrote")
+    if whole.get("version") != VERSION:
+        raise FileError(
+            f"{path} has format version {whole.get('version')}; this gkmeans reads {VERSION}: use a newer gkmeans"
+        )
+    manifest = whole.get("index")
+    if not isinstance(manifest, dict) or _digest(manifest) != whole.get("sha256"):
+        raise FileError(f"{path} was changed after it was saved: its sha256 does not match; use a copy of the folder")
+    try:
+        numbers = [manifest["serial"], manifest["next_id"]]
+        names = [entry["file"] for entry in manifest["segments"]]
+        names += [entry["removed"] for entry in manifest["segments"] if entry["removed"]]
+        if not all(isinstance(number, int) and 0 <= number < 2**63 for number in numbers):
+            raise ValueError(f"serial and next_id are {numbers}")
+        if wrong := [name for name in names if not _NAMES.fullmatch(name)]:
+            raise ValueError(f"a file is named {wrong[0]!r}")
+    except (KeyError, TypeError, ValueError) as error:
+        raise FileError(f"{path} is inconsistent ({error}); use a copy of the folder") from error
+    return manifest
+
+
+def _arrays(segment: Segment) -> _files.Arrays:
+    arrays: _files.Arrays = {
+        "blocks": segment.blocks,
+        "ids": segment.ids,
+        "levels": segment.levels,
+        "norms": segment.norms,
+    }
+    return {name: array for name, array in arrays.items() if array.size}
+
+
+def read_segment(folder: Path, entry: dict[str, str], lookup: Lookup, norms: str, verify: bool) -> Segment:
+    """A segment that the manifest names, memory-mapped."""
+    path = folder / entry["file"]
+    arrays, description = _files.mapped(path, SEGMENT, verify)
+    try:
+        n, first = description["n"], description["first"]
+        blocks, ids = arrays["blocks"], arrays.get("ids", NO_IDS)
+        levels, floats = arrays.get("levels", NO_FLOATS), arrays.get("norms", NO_FLOATS)
+        if not (isinstance(n, int) and n >= 1 and isinstance(first, int) and 0 <= first < 2**63 - n):
+            raise ValueError(f"{n} rows from id {first}")
+        L = lines_of(lookup.C, lookup.K) + lookup.has_norms
+        wanted = [(blocks, "|u1", (-(-n // BLOCK), L, BLOCK)), (ids, "<i8", (n,) if len(ids) else (0,))]
+        wanted += [(levels, "<f4", (256 * lookup.has_norms,))]
+        wanted += [(floats, "<f4", (n * (lookup.has_norms and norms == "float"),))]
+        for array, dtype, shape in wanted:
+            if array.dtype != np.dtype(dtype) or array.shape != shape:
+                raise ValueError(f"an array has dtype {array.dtype} and shape {array.shape}, not {dtype} and {shape}")
+    except (KeyError, TypeError, ValueError) as error:
+        raise FileError(f"{path} is not a segment of this index ({error}); use a copy of the folder") from error
+    segment = Segment(blocks, n, first, ids, levels, floats, all_words(n), n, file=entry["file"])
+    return _without_removed(folder, entry["removed"], segment)
+
+
+def _without_removed(folder: Path, name: str, segment: Segment) -> Segment:
+    if not name:
+        return segment
+    arrays, _ = _files.read(folder / name, DEAD)
+    rows = arrays.get("rows", NO_IDS)
+    if rows.dtype != np.int64 or rows.ndim != 1 or (rows.size and not 0 <= rows.min() <= rows.max() < segment.n):
+        raise FileError(f"{folder / name} does not list rows of {segment.file}; use a copy of the folder")
+    return replace(segment.without(rows), dead_file=name)

@@ -1,0 +1,172 @@
+"""Lookup-table distances, Appendix: a score is a sum with one term from the table of each dictionary, and a norm.
+
+With x̂ = Σ_c d_c and everything in the frame of the fit, ‖q − x̂‖² = ‖q‖² + Σ_c −2⟨q, d_c⟩ + ‖x̂‖². For the inner product
+the score is −⟨q, x̂⟩ and has no norm. Cosine is the inner product of the query, made a unit vector, with the decoding of
+the vector, which was made a unit vector before it was encoded. Scores are float32 sums in the order of the
+dictionaries, the norm last; the smallest wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils.validation import check_is_fitted
+
+from .. import _core
+from .._parallel import BLOCK_FLOATS, Workers, spans
+from .._rows import READ_ROWS, Codes, Floats, Frame, Rows, decode
+from .._validation import LARGEST_SQUARE, check_X
+from ..estimators.base import AdditiveQuantizer
+
+BLOCK = 64
+METRICS = ("l2", "ip", "cosine")
+_QUERIES = 64
+_PAD, _TILE = 16, 32
+Blocks = NDArray[np.uint8]
+
+
+def bits_of(K: int) -> int:
+    """Bits that a code takes: 4 (two codes a byte), 8 or 16."""
+    return 4 if K <= 16 else 8 if K <= 256 else 16
+
+
+def lines_of(C: int, K: int) -> int:
+    """Bytes of a row's codes."""
+    return {4: -(-C // 2), 8: C, 16: 2 * C}[bits_of(K)]
+
+
+def pack(codes: Codes, K: int, norm: NDArray[np.uint8] | None) -> Blocks:
+    """Codes (n, C), and a byte for each norm, as blocks (⌈n / 64⌉, lines, 64) of 64 rows, dictionary by dictionary."""
+    n, C = codes.shape
+    L = lines_of(C, K)
+    columns = np.zeros((-(-n // BLOCK) * BLOCK, L + (norm is not None)), np.uint8)
+    if bits_of(K) == 4:
+        columns[:n, :L] = codes[:, ::2]
+        columns[:n, : C // 2] |= (codes[:, 1::2] << 4).astype(np.uint8)
+    elif bits_of(K) == 8:
+        columns[:n, :L] = codes
+    else:
+        columns[:n, 0:L:2] = codes & 255
+        columns[:n, 1:L:2] = codes >> 8
+    if norm is not None:
+        columns[:n, L] = norm
+    return np.ascontiguousarray(columns.reshape(-1, BLOCK, columns.shape[1]).transpose(0, 2, 1))
+
+
+def unpack(blocks: Blocks, rows: NDArray[np.int64], C: int, K: int) -> Codes:
+    """Codes (m, C) of the rows asked for."""
+    columns = blocks[rows // BLOCK, : lines_of(C, K), rows % BLOCK]
+    if bits_of(K) == 8:
+        return columns
+    if bits_of(K) == 4:
+        out = np.empty((len(rows), 2 * columns.shape[1]), np.uint8)
+        out[:, ::2], out[:, 1::2] = columns & 15, columns >> 4
+        return out[:, :C]
+    wide = columns.astype(np.uint16)
+    codes: Codes = wide[:, ::2] + wide[:, 1::2] * np.uint16(256)
+    return codes
+
+
+class Lookup:
+    """What a fitted estimator and a metric give to the scan."""
+
+    def __init__(self, est: AdditiveQuantizer, metric: str) -> None:
+        if metric not in METRICS:
+            raise ValueError(f"metric={metric!r} is not known; use one of {', '.join(map(repr, METRICS))}")
+        if not isinstance(est, AdditiveQuantizer):
+            raise TypeError(f"est is a {type(est).__name__}; pass a fitted GroupKMeans or another estimator of gkmeans")
+        check_is_fitted(est)
+        self.est, self.metric = est, metric
+        self.D = est._final().full()
+        self.C, self.K, self.P = self.D.shape
+        self.bits = bits_of(self.K)
+        self.Kp = -(-self.K // _PAD) * _PAD if self.bits == 16 else 1 << self.bits
+        self._tiles = tiled(self.D, self.Kp)
+        self._frame = Frame(est.shift_, est.scale_)
+        self.floor = 0.0 if metric == "l2" else -np.inf
+        self.has_norms = metric == "l2"
+
+    def queries(self, Q: ArrayLike) -> NDArray[np.generic]:
+        """Checked queries (q, P); what needs no conversion costs little."""
+        plain = type(Q) is np.ndarray and Q.dtype == np.float32 and Q.ndim == 2 and Q.shape[1] == self.P and len(Q) > 0
+        if plain and self.est.scale_ <= 1 and np.abs(Q).max() < np.sqrt(LARGEST_SQUARE / self.P):  # NaN fails too
+            checked: NDArray[np.generic] = np.asarray(Q)
+        else:
+            checked = check_X(self.est, Q, reset=False, scale=self.est.scale_)
+        return units(checked, "query") if self.metric == "cosine" else checked
+
+    def groups(self, n: int) -> list[tuple[int, int]]:
+        """Spans of queries whose tables are held at once."""
+        return spans(n, max(1, min(_QUERIES, BLOCK_FLOATS // (self.C * self.Kp))))
+
+    def tables(self, Q: NDArray[np.generic]) -> tuple[Floats, Floats]:
+        """Tables (q, C, Kp) and what is added to every score (q,)."""
+        if self.metric == "l2":
+            x = Rows(Q, self._frame).block(slice(None))
+            bias = np.einsum("ij,ij->i", x, x, dtype=np.float64)
+            x *= -2
+        else:
+            x = np.ascontiguousarray(Q, np.float32)
+            bias = -(x.astype(np.float64) @ self.est.shift_.astype(np.float64))
+            x = x * np.float32(-1 / self.est.scale_)
+        out = np.empty((len(x), self.C * self.Kp), np.float32)
+        _core.products(x, self._tiles, out)
+        return out.reshape(len(x), self.C, self.Kp), bias.astype(np.float32)
+
+    def distances(self, scores: Floats) -> Floats:
+        """Scores in the user's units: squared distances, or similarities."""
+        if self.metric == "l2":
+            scale = np.float32(self.est.scale_)
+            scaled: Floats = np.divide(scores / scale, scale, dtype=np.float32)
+            return scaled
+        out: Floats = np.negative(scores)
+        return out
+
+    def limit(self, radius: float) -> float:
+        """The greatest score that is within ``radius``."""
+        wanted = radius * self.est.scale_**2 if self.metric == "l2" else -radius
+        with np.errstate(over="ignore"):
+            limit = np.float32(wanted)
+        return float(np.nextafter(limit, np.float32(-np.inf)) if float(limit) > wanted else limit)
+
+    def encode(self, X: ArrayLike) -> Iterator[Codes]:
+        """Codes of vectors, already checked, in parts."""
+        data = check_X(self.est, X, reset=False, scale=self.est.scale_)
+        if self.metric != "cosine":
+            yield self.est._encode(data, None)
+            return
+        for start, stop in spans(len(data), 16 * READ_ROWS):
+            yield self.est._encode(units(data[start:stop], "X", start), None)
+
+    def norms(self, codes: Codes) -> Floats:
+        """‖x̂‖² in the frame, (n,)."""
+        out = np.empty(len(codes), np.float32)
+
+        def part(span: tuple[int, int]) -> None:
+            x = decode(self.D, codes[slice(*span)])
+            out[slice(*span)] = np.einsum("ij,ij->i", x, x, dtype=np.float64)
+
+        with Workers(self.est.n_jobs) as workers:
+            workers.map(part, spans(len(codes), READ_ROWS))
+        return out
+
+
+def tiled(D: Floats, Kp: int) -> Floats:
+    """Codewords (C, K, P), each dictionary padded with zeros to Kp, in tiles (tiles, P, 32) of 32."""
+    C, K, P = D.shape
+    padded = np.zeros((-(-C * Kp // _TILE) * _TILE, P), np.float32)
+    padded[: C * Kp].reshape(C, Kp, P)[:, :K] = D
+    return np.ascontiguousarray(padded.reshape(-1, _TILE, P).transpose(0, 2, 1))
+
+
+def units(X: NDArray[Any], name: str, first: int = 0) -> Floats:
+    """Rows divided by their lengths."""
+    x = np.asarray(X, np.float64)
+    lengths = np.sqrt(np.einsum("ij,ij->i", x, x))
+    if not lengths.all():
+        row = first + int(np.flatnonzero(lengths == 0)[0])
+        raise ValueError(f"{name} has length 0 in row {row}, which has no direction; drop it, or use metric='l2'")
+    return np.ascontiguousarray(x / lengths[:, None], np.float32)

@@ -1,0 +1,153 @@
+"""The scan of segments by threads: queries in groups that share a pass over the codes, blocks in parts.
+
+Every part keeps its own best k; what is best by (score, id) does not depend on how the rows were cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .. import _core
+from .._parallel import Item, Result, Workers, effective_jobs, spans
+from .._rows import Floats
+from .lookup import BLOCK, Lookup
+from .segment import Ids, Segment
+
+_PART_BLOCKS = 512
+"""Blocks that are worth a thread."""
+
+
+def search(
+    lookup: Lookup, segments: Sequence[Segment], Q: NDArray[np.generic], k: int, n_jobs: int | None
+) -> tuple[Floats, Ids]:
+    """Scores and ids (q, k) of the k smallest scores of each query, ties by id; +inf and -1 where there are fewer."""
+    scores = np.full((len(Q), k), np.inf, np.float32)
+    found = np.full((len(Q), k), -1, np.int64)
+    room = min(k, sum(segment.alive for segment in segments))
+    if room == 0:
+        return scores, found
+    groups = lookup.groups(len(Q))
+    jobs = effective_jobs(n_jobs)
+    parts = _parts(segments, -(-jobs // len(groups)))
+
+    def one(task: tuple[tuple[int, int], list[Piece]]) -> tuple[Floats, Ids]:
+        (start, stop), pieces = task
+        tables, bias = lookup.tables(Q[start:stop])
+        best = np.full((stop - start, room), np.inf, np.float32)
+        ids = np.full((stop - start, room), -1, np.int64)
+        for piece in pieces:
+            _core.search(**_rows(piece, lookup), tables=tables, bias=bias, floor=lookup.floor, scores=best, found=ids)
+        _core.sort_heaps(best, ids)
+        return best, ids
+
+    tasks = [(group, part) for group in groups for part in parts]
+    results = _run(one, tasks, jobs)
+    for g, (start, stop) in enumerate(groups):
+        own = results[g * len(parts) : (g + 1) * len(parts)]
+        scores[start:stop, :room], found[start:stop, :room] = own[0] if len(own) == 1 else _merged(own, room)
+    return scores, found
+
+
+def _merged(parts: list[tuple[Floats, Ids]], k: int) -> tuple[Floats, Ids]:
+    """The k best of all parts."""
+    best, ids = (np.concatenate([part[i] for part in parts], axis=1) for i in (0, 1))
+    order = np.lexsort((ids, best), axis=-1)[:, :k]
+    return np.take_along_axis(best, order, axis=1), np.take_along_axis(ids, order, axis=1)
+
+
+def within(
+    lookup: Lookup, segments: Sequence[Segment], Q: NDArray[np.generic], limit: float, n_jobs: int | None
+) -> list[tuple[Floats, Ids]]:
+    """Scores of at most ``limit`` and their ids, smallest first, ties by id, for each query."""
+    pieces = [piece for part in _parts(segments, 1) for piece in part]
+
+    def one(row: int) -> tuple[Floats, Ids]:
+        tables, bias = lookup.tables(Q[row : row + 1])
+        results = [_within(_rows(piece, lookup), tables[0], float(bias[0]), lookup.floor, limit) for piece in pieces]
+        scores = np.concatenate([np.empty(0, np.float32), *(result[0] for result in results)])
+        ids = np.concatenate([np.empty(0, np.int64), *(result[1] for result in results)])
+        order = np.lexsort((ids, scores))
+        return scores[order], ids[order]
+
+    return _run(one, range(len(Q)), effective_jobs(n_jobs))
+
+
+def _within(rows: dict[str, Any], tables: Floats, bias: float, floor: float, limit: float) -> tuple[Floats, Ids]:
+    room = 1024
+    while True:
+        scores, ids = np.empty(room, np.float32), np.empty(room, np.int64)
+        count = _core.within(**rows, tables=tables, bias=bias, floor=floor, limit=limit, scores=scores, found=ids)
+        if count <= room:
+            return scores[:count], ids[:count]
+        room = count
+
+
+def exact(metric: str, Q: NDArray[np.generic], ids: Ids, vectors: ArrayLike) -> NDArray[np.float64]:
+    """Scores (q, m) of the vectors of ``ids`` (q, m), row ``id`` of ``vectors``; +inf for -1."""
+    X = np.asanyarray(vectors)
+    if X.ndim != 2 or X.shape[1] != Q.shape[1] or X.dtype.kind not in "fiub":
+        raise ValueError(
+            f"rescore has dtype {X.dtype} and shape {X.shape}; pass the original vectors, (n, {Q.shape[1]}) numbers"
+        )
+    if ids.size and int(ids.max()) >= len(X):
+        raise ValueError(f"rescore has {len(X)} rows but id {int(ids.max())} was found; pass row i for id i")
+    out = np.full(ids.shape, np.inf)
+    for i, row in enumerate(ids):
+        there = row[row >= 0]
+        x, q = np.asarray(X[there], np.float64), np.asarray(Q[i], np.float64)
+        if metric == "l2":
+            value = np.einsum("ij,ij->i", x - q, x - q)
+        else:
+            value = -(x @ q)
+            if metric == "cosine":
+                value /= np.maximum(np.sqrt(np.einsum("ij,ij->i", x, x)), np.finfo(float).tiny)
+        if not np.isfinite(value).all():
+            raise ValueError(f"rescore has NaN or infinite values at id {there[~np.isfinite(value)][0]}; fill them")
+        out[i, : len(there)] = value
+    return out
+
+
+Piece = tuple[Segment, int, int]
+
+
+def _parts(segments: Sequence[Segment], count: int) -> list[list[Piece]]:
+    """Blocks of all segments cut into at most ``count`` parts of about equal size."""
+    total = sum(len(segment.blocks) for segment in segments)
+    size = max(_PART_BLOCKS, -(-total // count))
+    parts = []
+    for start, stop in spans(total, size):
+        part, before = [], 0
+        for segment in segments:
+            first, last = max(start - before, 0), min(stop - before, len(segment.blocks))
+            if first < last:
+                part.append((segment, first, last))
+            before += len(segment.blocks)
+        parts.append(part)
+    return parts
+
+
+def _rows(piece: Piece, lookup: Lookup) -> dict[str, Any]:
+    """What the kernel takes of a piece."""
+    segment, first, last = piece
+    rows = slice(first * BLOCK, last * BLOCK)
+    return {
+        "blocks": segment.blocks[first:last],
+        "keep": segment.keep[first:last],
+        "ids": segment.ids[rows],
+        "first": segment.first + first * BLOCK,
+        "bits": lookup.bits,
+        "levels": segment.levels,
+        "norms": segment.norms[rows],
+    }
+
+
+def _run(function: Callable[[Item], Result], tasks: Sequence[Item], jobs: int) -> list[Result]:
+    """Results in the order of the tasks; a single task or thread needs no pool, which takes as long as a small scan."""
+    if jobs == 1 or len(tasks) == 1:
+        return [function(task) for task in tasks]
+    with Workers(min(jobs, len(tasks))) as workers:
+        return workers.map(function, tasks)

@@ -1,0 +1,150 @@
+"""Immutable runs of rows: their codes in blocks of 64, ids, norms, and the bits of those that are still there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import _core
+from .._rows import Codes, Floats
+from .lookup import BLOCK, Blocks, Lookup, pack, unpack
+
+Ids = NDArray[np.int64]
+Words = NDArray[np.uint64]
+NO_IDS: Ids = np.empty(0, np.int64)
+NO_FLOATS: Floats = np.empty(0, np.float32)
+MERGE_ROWS = 1 << 14
+"""A shorter last segment is written anew with what is added."""
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """``n`` rows. ``ids`` is empty where they are ``first``, ``first + 1``, …; ``levels`` where there are no norms."""
+
+    blocks: Blocks
+    n: int
+    first: int
+    ids: Ids
+    levels: Floats
+    norms: Floats
+    keep: Words
+    alive: int
+    file: str = ""
+    """Name on disk; empty in memory."""
+    dead_file: str = ""
+    """Name of the list of rows removed; empty where there is none."""
+
+    @classmethod
+    def of(cls, codes: Codes, ids: Ids, lookup: Lookup, norms: str) -> Segment:
+        """A segment of these codes."""
+        n = len(codes)
+        first = int(ids[0])
+        own = NO_IDS if (ids == np.arange(first, first + n)).all() else ids
+        keep = all_words(n)
+        if not lookup.has_norms:
+            return cls(pack(codes, lookup.K, None), n, first, own, NO_FLOATS, NO_FLOATS, keep, n)
+        exact = lookup.norms(codes)
+        levels, byte = quantize(exact, down=norms == "float")
+        floats = exact if norms == "float" else NO_FLOATS
+        return cls(pack(codes, lookup.K, byte), n, first, own, levels, floats, keep, n)
+
+    def all_ids(self) -> Ids:
+        """Ids of all rows, removed ones too."""
+        return self.ids if len(self.ids) else np.arange(self.first, self.first + self.n)
+
+    def mask(self) -> NDArray[np.bool_]:
+        """Which rows are there."""
+        return bits(self.keep, self.n)
+
+    def live_ids(self) -> Ids:
+        """Ids of the rows that are there, in their order."""
+        return self.all_ids() if self.alive == self.n else self.all_ids()[self.mask()]
+
+    @cached_property
+    def _order(self) -> NDArray[np.intp]:
+        return np.argsort(self.ids, kind="stable")
+
+    def find(self, ids: Ids) -> Ids:
+        """Row of each id, -1 where it is not there."""
+        if len(self.ids):
+            place = np.searchsorted(self.ids, ids, sorter=self._order)
+            rows = self._order[np.minimum(place, self.n - 1)].astype(np.int64)
+            rows[self.ids[rows] != ids] = -1
+        else:
+            rows = np.where((ids >= self.first) & (ids < self.first + self.n), ids - self.first, -1)
+        there = (self.keep[rows >> 6] >> (rows & 63).astype(np.uint64)) & np.uint64(1)
+        rows[there == 0] = -1
+        return rows
+
+    def without(self, rows: Ids) -> Segment:
+        """The same segment with these rows removed."""
+        mask = self.mask()
+        mask[rows] = False
+        return replace(self, keep=words(mask), alive=int(np.count_nonzero(mask)), dead_file="")
+
+    def kept(self, mask: NDArray[np.bool_]) -> Segment:
+        """The rows of the mask alone, for one search: packed together where they are few."""
+        count = int(np.count_nonzero(mask))
+        keep = words(mask)
+        if 4 * count > self.n:
+            return replace(self, keep=keep, alive=count)
+        blocks = np.zeros((-(-count // BLOCK), *self.blocks.shape[1:]), np.uint8)
+        rows = np.empty(count, np.int64)
+        _core.gather(self.blocks, keep, blocks, rows)
+        ids = self.ids[rows] if len(self.ids) else rows + self.first
+        norms = self.norms[rows] if len(self.norms) else NO_FLOATS
+        return Segment(blocks, count, 0, ids, self.levels, norms, all_words(count), count)
+
+    def codes(self, rows: Ids, lookup: Lookup) -> Codes:
+        """Codes of rows."""
+        return unpack(self.blocks, rows, lookup.C, lookup.K)
+
+    def live_codes(self, lookup: Lookup) -> Codes:
+        """Codes of the rows that are there, in their order."""
+        return self.codes(np.flatnonzero(self.mask()).astype(np.int64), lookup)
+
+
+class State(NamedTuple):
+    """What a search sees: it is replaced whole, so a search that runs meanwhile keeps its own."""
+
+    segments: tuple[Segment, ...] = ()
+    next_id: int = 0
+
+
+def quantize(norms: Floats, *, down: bool) -> tuple[Floats, NDArray[np.uint8]]:
+    """256 evenly spaced levels from the least to the greatest norm, and the byte of each norm.
+
+    The nearest level is within (greatest − least) / 510, or, where ``down``, the greatest level that is not above.
+    """
+    low, high = float(norms.min()), float(norms.max())
+    levels = (low + (high - low) / 255 * np.arange(256)).astype(np.float32)
+    levels[-1] = max(levels[-1], np.float32(high))
+    if down:
+        return levels, np.clip(np.searchsorted(levels, norms, side="right") - 1, 0, 255).astype(np.uint8)
+    middle = (levels[1:] + levels[:-1]) / 2
+    return levels, np.searchsorted(middle, norms).astype(np.uint8)
+
+
+def words(mask: NDArray[np.bool_]) -> Words:
+    """A bit for each row, 64 rows a word."""
+    padded = np.zeros(-(-len(mask) // BLOCK) * 8, np.uint8)
+    packed = np.packbits(mask, bitorder="little")
+    padded[: len(packed)] = packed
+    return padded.view("<u8").astype(np.uint64, copy=False)
+
+
+def bits(keep: Words, n: int) -> NDArray[np.bool_]:
+    """The mask of ``words``."""
+    return np.unpackbits(keep.astype("<u8", copy=False).view(np.uint8), count=n, bitorder="little").view(np.bool_)
+
+
+def all_words(n: int) -> Words:
+    """Words of ``n`` rows that are all there."""
+    out = np.full(-(-n // BLOCK), ~np.uint64(0), np.uint64)
+    if n % BLOCK:
+        out[-1] = (1 << n % BLOCK) - 1
+    return out

@@ -1,0 +1,190 @@
+"""The scan against a plain NumPy float scan, bit for bit, at every SIMD level."""
+
+import numpy as np
+import pytest
+
+from conftest import LEVELS, whole
+from gkmeans import _core
+from gkmeans.index.lookup import bits_of, lines_of, pack, tiled, unpack
+from gkmeans.index.segment import bits, quantize, words
+
+pytestmark = pytest.mark.native
+NONE_I, NONE_F = np.empty(0, np.int64), np.empty(0, np.float32)
+
+
+def float_scan(codes, ids, tables, bias, norms, floor, mask):
+    """Scores and ids of one query's rows in the mask, nearest first, ties by id; sums in float32, in order."""
+    scores = np.full(len(codes), bias, np.float32)
+    for c in range(codes.shape[1]):
+        scores += tables[c, codes[:, c]]
+    if norms is not None:
+        scores += norms
+    scores = np.maximum(scores, np.float32(floor))[mask]
+    order = np.lexsort((ids[mask], scores))
+    return scores[order], ids[mask][order]
+
+
+def case(rng, C, K, n, kind=None):
+    """Random rows: codes, ids, tables, bias, norms, floor, mask."""
+    codes = rng.integers(0, K, (n, C)).astype(np.uint8 if K <= 256 else np.uint16)
+    if n > 4 and rng.random() < 0.3:
+        codes[n // 2 :] = codes[: n - n // 2]  # duplicates
+    ids = rng.permutation(5 * n)[:n].astype(np.int64) if rng.random() < 0.5 else np.arange(n) + 7
+    Kp = -(-K // 16) * 16 if K > 256 else 1 << bits_of(K)
+    tables = np.zeros((3, C, Kp), np.float32)
+    spread = 10.0 ** rng.integers(-3, 4)
+    drawn = whole(rng, 3, C, K) if rng.random() < 0.3 else rng.standard_normal((3, C, K)).astype(np.float32)
+    tables[:, :, :K] = drawn * np.float32(spread)
+    kind = rng.choice(["none", "byte", "float"]) if kind is None else kind
+    norms = (np.abs(rng.standard_normal(n)) * spread).astype(np.float32) if kind != "none" else None
+    mask = rng.random(n) < rng.choice([1.0, 0.5, 0.05])
+    bias = (rng.standard_normal(3) * spread).astype(np.float32)
+    return codes, ids, tables, bias, norms, kind, float(rng.choice([-np.inf, 0.0])), mask
+
+
+def shelf(codes, ids, K, norms, kind, mask):
+    """What the kernel takes of the rows, and the norms that it adds."""
+    levels, byte = quantize(norms, down=kind == "float") if norms is not None and len(norms) else (NONE_F, None)
+    used = None if norms is None else norms if kind == "float" else levels[byte] if len(norms) else norms
+    counting = len(ids) > 0 and (ids == np.arange(len(ids)) + ids[0]).all()
+    first = int(ids[0]) if counting else 0
+    rows = (pack(codes, K, byte), words(mask), NONE_I if counting else ids, first, bits_of(K), levels)
+    return (*rows, norms if kind == "float" else NONE_F), used
+
+
+def check(rng, C, K, n, k, level, kind=None):
+    codes, ids, tables, bias, norms, kind, floor, mask = case(rng, C, K, n, kind)
+    rows, used = shelf(codes, ids, K, norms, kind, mask)
+    scores, found = np.full((3, k), np.inf, np.float32), np.full((3, k), -1, np.int64)
+    _core.search(*rows, tables, bias, floor, scores, found, level)
+    _core.sort_heaps(scores, found)
+    for q in range(3):
+        expected, names = float_scan(codes, ids, tables[q], bias[q], used, floor, mask)
+        there = min(k, len(names))
+        assert (scores[q][:there] == expected[:k]).all()
+        assert (found[q][:there] == names[:k]).all()
+        assert (found[q][there:] == -1).all()
+        limit = float(expected[len(expected) // 2]) if len(expected) else 0.0
+        near, who = np.empty(n, np.float32), np.empty(n, np.int64)
+        count = _core.within(*rows, tables[q], float(bias[q]), floor, limit, near, who, level)
+        inside = expected <= np.float32(limit)
+        assert count == inside.sum()
+        assert sorted(zip(near[:count], who[:count], strict=True)) == list(
+            zip(expected[inside], names[inside], strict=True)
+        )
+
+
+@pytest.mark.parametrize("K", [1, 2, 15, 16, 17, 255, 256, 257, 1000])
+@pytest.mark.parametrize("n", [0, 1, 63, 64, 65, 300])
+def test_scan_of_odd_sizes_is_the_float_scan(rng, level, K, n):
+    for C in (1, 2, 3, 8):
+        for kind in ("none", "byte", "float"):
+            check(rng, C, K, n, 5, level, kind)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_scan_is_the_float_scan_in_2000_random_cases(level):
+    rng = np.random.default_rng(3)
+    for _ in range(2000):
+        C, n, k = int(rng.integers(1, 18)), int(rng.integers(0, 400)), int(rng.integers(1, 30))
+        check(rng, C, int(rng.choice([2, 16, 100, 256, 256, 300])), n, k, level)
+
+
+def test_scan_of_many_blocks_and_many_dictionaries_is_the_float_scan(rng, level):
+    check(rng, 8, 256, 20_000, 10, level)
+    check(rng, 16, 256, 20_000, 10, level)
+    check(rng, 40, 16, 20_000, 10, level)
+    check(rng, 64, 256, 20_000, 10, level)
+    check(rng, 300, 256, 200, 10, level)  # sums that 16 bits do not hold
+
+
+def test_rows_that_come_nearer_and_nearer_are_all_found(level):
+    codes = np.arange(255, -1, -1, dtype=np.uint8)[:, None].repeat(2, axis=1)
+    tables = np.arange(256, dtype=np.float32)[None, None].repeat(2, axis=1)
+    rows, _ = shelf(codes, np.arange(256), 256, None, "none", np.ones(256, bool))
+    scores, found = np.full((1, 3), np.inf, np.float32), np.full((1, 3), -1, np.int64)
+    _core.search(*rows, tables, np.zeros(1, np.float32), 0.0, scores, found, level)
+    assert sorted(found[0]) == [253, 254, 255]
+
+
+def test_tables_with_infinite_or_huge_entries_do_not_break_the_scan(rng, level):
+    codes = rng.integers(0, 256, (100, 2)).astype(np.uint8)
+    tables = rng.standard_normal((1, 2, 256)).astype(np.float32)
+    for wrong in (np.inf, 3e38):
+        tables[0, 0, 7] = wrong
+        rows, _ = shelf(codes, np.arange(100), 256, None, "none", np.ones(100, bool))
+        scores, found = np.full((1, 5), np.inf, np.float32), np.full((1, 5), -1, np.int64)
+        _core.search(*rows, tables, np.zeros(1, np.float32), -np.inf, scores, found, level)
+        expected, names = float_scan(codes, np.arange(100), tables[0], 0, None, -np.inf, np.ones(100, bool))
+        order = np.lexsort((found[0], scores[0]))
+        assert (found[0][order] == names[:5]).all()
+        assert (scores[0][order] == expected[:5]).all()
+
+
+@pytest.mark.parametrize("P", [1, 7, 128])
+def test_tables_are_the_ordered_float_sums_at_every_level(rng, level, P):
+    Q, D = rng.standard_normal((5, P)).astype(np.float32), rng.standard_normal((9, 11, P)).astype(np.float32)
+    out = np.empty((5, 9 * 16), np.float32)
+    _core.products(Q, tiled(D, 16), out, level)
+    expected = np.zeros((5, 9, 16), np.float32)
+    for p in range(P):
+        expected[:, :, :11] += Q[:, p, None, None] * D[None, :, :, p]
+    assert (out.reshape(5, 9, 16) == expected).all()
+
+
+@pytest.mark.parametrize("K", [2, 16, 17, 256, 300, 65536])
+@pytest.mark.parametrize("C", [1, 2, 5])
+def test_packed_codes_come_back_and_take_the_bytes_promised(rng, K, C):
+    codes = rng.integers(0, K, (130, C)).astype(np.uint8 if K <= 256 else np.uint16)
+    norm = rng.integers(0, 256, 130).astype(np.uint8)
+    blocks = pack(codes, K, norm)
+    assert blocks.shape == (3, lines_of(C, K) + 1, 64)
+    rows = rng.permutation(130)
+    assert (unpack(blocks, rows, C, K) == codes[rows]).all()
+    assert (blocks.transpose(0, 2, 1).reshape(-1, blocks.shape[1])[:130, -1] == norm).all()
+
+
+def test_gathered_rows_are_those_of_the_mask(rng):
+    codes = rng.integers(0, 256, (200, 3)).astype(np.uint8)
+    mask = rng.random(200) < 0.4
+    count = int(mask.sum())
+    out, rows = np.zeros((-(-count // 64), 3, 64), np.uint8), np.empty(count, np.int64)
+    _core.gather(pack(codes, 256, None), words(mask), out, rows)
+    assert (rows == np.flatnonzero(mask)).all()
+    assert (out == pack(codes[mask], 256, None)).all()
+    assert (bits(words(mask), 200) == mask).all()
+
+
+@pytest.mark.parametrize("down", [False, True])
+def test_levels_of_norms_are_within_the_error_promised(rng, down):
+    for norms in (rng.gamma(2, 100, 1000).astype(np.float32), np.full(3, 7, np.float32), np.zeros(1, np.float32)):
+        levels, byte = quantize(norms, down=down)
+        step = (float(norms.max()) - float(norms.min())) / 255
+        error = norms.astype(float) - levels[byte]
+        assert error.max() <= step * (1 if down else 0.5) * (1 + 1e-5) + 1e-4 * step
+        assert error.min() >= (0 if down else -step * 0.5001)
+
+
+def test_the_kernels_refuse_shapes_that_do_not_fit(rng):
+    codes = rng.integers(0, 256, (70, 2)).astype(np.uint8)
+    tables, one = np.zeros((1, 2, 256), np.float32), np.zeros(1, np.float32)
+    good, _ = shelf(codes, rng.permutation(70), 256, None, "none", np.ones(70, bool))
+    out = np.zeros((1, 3), np.float32), np.zeros((1, 3), np.int64)
+    _core.search(*good, tables, one, 0.0, *out)
+    wrongs = {
+        0: good[0][:, :1].copy(),
+        1: np.full(2, 2**64 - 1, np.uint64),  # rows past the end of the ids
+        2: np.zeros(3, np.int64),
+        4: 7,
+        5: np.zeros(3, np.float32),
+        6: np.zeros(70, np.float32),
+    }
+    for place, wrong in wrongs.items():
+        rows = [*good]
+        rows[place] = wrong
+        with pytest.raises(ValueError, match=r"must|need"):
+            _core.search(*rows, tables, one, 0.0, *out)
+    with pytest.raises(ValueError, match="scores and found"):
+        _core.search(*good, tables, one, 0.0, out[0], np.zeros((1, 2), np.int64))
+    with pytest.raises(ValueError, match="out must"):
+        _core.gather(good[0], good[1], np.zeros((1, 2, 64), np.uint8), np.zeros(70, np.int64))
