@@ -173,6 +173,7 @@ class GroupKMeans(AdditiveQuantizer):
         C, K = self._sizes()
         temperature, n = check_relaxation(self.relaxation), len(rows)
         if temperature == 0 or n < max(FEW_ROWS * K, 8) or max_iter < SHORTEST:
+            run.reporter.stage_done(self._trial_iterations(rows.n_features))
             return 0.0
         sample = run.rng.choice(n, min(n, max(TRIAL_ROWS * C * K, LEAST_TRIAL)), replace=False)
         held, kept = (Rows(rows.X[np.sort(part)], rows.frame) for part in np.split(sample, [len(sample) // 8]))
@@ -212,11 +213,19 @@ class GroupKMeans(AdditiveQuantizer):
         return self.init._choose(rows.X, None, run.workers)
 
     def _start_iterations(self, P: int) -> int:
+        return self.init_iter * self._start_parts(P) + self._trial_iterations(P)
+
+    def _start_parts(self, P: int) -> int:
+        """K-means fits or stages of the initialisation."""
         C, _ = self._sizes()
         parts = {"kmeans": C, "hierarchical": count_stages(C, P)}
-        count = parts.get(self.init, 0) if isinstance(self.init, str) else 0
-        trial = min(self.init_iter, TRIAL_START) * count + 2 * TRIAL_ITERATIONS
-        return self.init_iter * count + (trial if check_relaxation(self.relaxation) > 0 else 0)
+        return parts.get(self.init, 0) if isinstance(self.init, str) else 0
+
+    def _trial_iterations(self, P: int) -> int:
+        """Most iterations of the trial."""
+        if check_relaxation(self.relaxation) == 0:
+            return 0
+        return min(self.init_iter, TRIAL_START) * self._start_parts(P) + 2 * min(self.max_iter, TRIAL_ITERATIONS)
 
     def _start(self, rows: Rows, run: Run, init_iter: int) -> tuple[Dictionaries, Codes | None, list[Dictionaries]]:
         """Dictionaries, codes where the start has them, and the stages to replay."""
