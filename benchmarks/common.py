@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import statistics
 import subprocess
@@ -21,7 +22,6 @@ from gkmeans.metrics import relative_distortion
 
 DATA = Path(os.environ.get("GKMEANS_DATA", Path(__file__).parents[2] / "shared" / "data"))
 RESULTS = Path(__file__).parents[1] / "results"
-LSQ = RESULTS / "lsq-photosift-64.faiss"
 
 
 def found(path: Path) -> Path:
@@ -69,15 +69,15 @@ def faiss_index(method: str, P: int, C: int) -> Any:
     return kinds[method](P, C, 8)
 
 
-def trained_faiss(method: str, dataset: str, bits: int, learn: np.ndarray, threads: int) -> tuple[Any, dict[str, Any]]:
-    """An index trained on ``learn`` (n, P) float32; its seconds, its distortion of learn, a note where they are old.
+def trained_faiss(name: str, index: Any, learn: np.ndarray, threads: int) -> tuple[Any, dict[str, Any]]:
+    """``index`` trained on ``learn`` (n, P) float32; its seconds, its distortion of learn, a note where they are old.
 
-    They are kept as results/``method-dataset-bits``.faiss and .json, and used again where learn, threads, CPU and
+    They are kept as results/``name``.faiss and .json, and used again where learn, threads, CPU and
     Faiss are the same.
     """
     import faiss
 
-    path = RESULTS / f"{method}-{dataset}-{bits}.faiss"
+    path = RESULTS / f"{name}.faiss"
     note = path.with_suffix(".json")
     same = {"learn": [*learn.shape, zlib.crc32(learn)], "threads": threads, "cpu": cpu(), "faiss": faiss.__version__}
     if path.exists() and note.exists():
@@ -85,7 +85,6 @@ def trained_faiss(method: str, dataset: str, bits: int, learn: np.ndarray, threa
         if same.items() <= figures.items():
             return faiss.read_index(str(path)), figures | {"note": " (trained and timed in an earlier run)"}
     note.unlink(missing_ok=True)
-    index = faiss_index(method, learn.shape[1], bits // 8)
     start = time.perf_counter()
     index.train(learn)
     seconds = time.perf_counter() - start
@@ -95,6 +94,33 @@ def trained_faiss(method: str, dataset: str, bits: int, learn: np.ndarray, threa
     figures = {"seconds": seconds, "distortion": distortion, **same}
     note.write_text(json.dumps(figures))  # last: without it the model is not used
     return index, figures | {"note": ""}
+
+
+class Clock(logging.Handler):
+    """Keeps the time and the distortion of each iteration of a fit, but not of its trial."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.start = time.perf_counter()
+        self.points: list[tuple[float, float]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Note the time and the distortion."""
+        if not record.getMessage().startswith("fit, trial"):
+            self.points.append((time.perf_counter() - self.start, record.args[-1]))
+
+
+def clocked(fit: Callable[[], Any]) -> Clock:
+    """The clock of a fit that has ended."""
+    logger = logging.getLogger("gkmeans")
+    logger.setLevel(logging.INFO)
+    clock = Clock()
+    logger.addHandler(clock)
+    try:
+        fit()
+    finally:
+        logger.removeHandler(clock)
+    return clock
 
 
 def machine() -> str:

@@ -14,24 +14,14 @@ import faiss
 import numpy as np
 
 import gkmeans as gk
-from common import LSQ, alternate, machine, median, photosift, spread
+from common import alternate, faiss_index, machine, median, photosift, spread, trained_faiss
 from gkmeans import _core
 from gkmeans._parallel import Workers, aligned, block_rows, spans
 from gkmeans._rows import Rows, decode
 from gkmeans.assignment import assign_block
 from gkmeans.dictionaries import Tables
+from gkmeans.estimators.group import plain
 from gkmeans.metrics import relative_distortion
-
-
-def trained_lsq(learn: np.ndarray) -> faiss.IndexLocalSearchQuantizer:
-    if LSQ.exists():
-        return faiss.read_index(str(LSQ))
-    print("training Faiss's LSQ …", flush=True)
-    index = faiss.IndexLocalSearchQuantizer(128, 8, 8)
-    index.train(learn)
-    LSQ.parent.mkdir(exist_ok=True)
-    faiss.write_index(index, str(LSQ))
-    return index
 
 
 def products(X: np.ndarray, D: np.ndarray, threads: int) -> None:
@@ -48,14 +38,10 @@ def products(X: np.ndarray, D: np.ndarray, threads: int) -> None:
 
 def against_faiss(learn: np.ndarray, base: np.ndarray, repeats: int, threads: int) -> None:
     faiss.omp_set_num_threads(threads)
-    index = trained_lsq(learn.astype(np.float32))
+    print("training Faiss's LSQ, or reading it …", flush=True)
+    index, _ = trained_faiss("lsq-photosift-64", faiss_index("lsq", 128, 8), learn.astype(np.float32), threads)
     lsq = index.lsq
-    models = {
-        order: gk.GroupKMeans(
-            8, order=order, relaxation=0, effort=0 if order == 1 else 2, random_state=0, n_jobs=threads
-        ).fit(learn)
-        for order in (1, 2)
-    }
+    models = {order: gk.GroupKMeans(8, random_state=0, n_jobs=threads, **plain(order)).fit(learn) for order in (1, 2)}
     floats = base.astype(np.float32)
     D = np.ascontiguousarray(models[1].dictionaries_.reshape(-1, 128))
     codes = {}

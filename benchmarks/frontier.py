@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import time
 import warnings
 from collections.abc import Callable
@@ -26,15 +25,22 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import gkmeans as gk
-from common import RESULTS, alternate, in_turns, learn_and_base, machine, median, spread, trained_faiss
+from common import (
+    RESULTS,
+    alternate,
+    clocked,
+    faiss_index,
+    in_turns,
+    learn_and_base,
+    machine,
+    median,
+    spread,
+    trained_faiss,
+)
+from gkmeans.estimators.group import plain
 from gkmeans.metrics import relative_distortion
-from train import Clock
 
-OURS: dict[str, dict[str, Any]] = {
-    "defaults": {},
-    "plain (2, h)": {"relaxation": 0, "effort": 2},
-    "plain (1, h)": {"order": 1, "relaxation": 0, "effort": 0},
-}
+OURS: dict[str, dict[str, Any]] = {"defaults": {}, "plain (2, h)": plain(2), "plain (1, h)": plain(1)}
 METHODS = ["pq", "opq", "rq", "lsq", "plsq"]
 LSQ_ROUNDS, SAMPLE = 16, 20_000  # Faiss's default; rows of learn encoded afresh
 PAPER = {32: (14.25, 13.2), 64: (9.44, 8.5), 128: (5.91, 5.1)}  # MNIST: the paper's (2, h), and what we ask of ours
@@ -90,12 +96,7 @@ class Bar(NamedTuple):
 
 def fit(name: str, learn: np.ndarray, bits: int, options: argparse.Namespace) -> Model:
     model = gk.GroupKMeans(bits // 8, random_state=0, n_jobs=options.threads, **OURS[name])
-    logger = logging.getLogger("gkmeans")
-    logger.setLevel(logging.INFO)
-    clock = Clock()
-    logger.addHandler(clock)
-    model.fit(learn)
-    logger.removeHandler(clock)
+    clock = clocked(lambda: model.fit(learn))
     seconds = time.perf_counter() - clock.start
     efforts = range(10) if name == "defaults" else [model.effort]
     settings = {e: lambda X, effort=e: model.encode(X, effort=effort) for e in efforts}
@@ -103,7 +104,8 @@ def fit(name: str, learn: np.ndarray, bits: int, options: argparse.Namespace) ->
 
 
 def rival(method: str, label: str, learn: np.ndarray, bits: int, options: argparse.Namespace) -> Model:
-    index, figures = trained_faiss(method, label, bits, learn, options.threads)
+    index = faiss_index(method, learn.shape[1], bits // 8)
+    index, figures = trained_faiss(f"{method}-{label}-{bits}", index, learn, options.threads)
 
     def encode(X: np.ndarray, value: int | None) -> np.ndarray:
         if method == "rq":

@@ -11,6 +11,7 @@ import warnings
 
 import gkmeans as gk
 from common import machine, mnist
+from gkmeans.estimators.group import plain
 
 
 def main() -> None:
@@ -27,14 +28,7 @@ def main() -> None:
         for bits in options.bits:
             start = time.perf_counter()
             model = gk.GroupKMeans(
-                bits // 8,
-                256,
-                order=order,
-                relaxation=0,
-                effort=0 if order == 1 else 2,
-                max_iter=100,
-                init_iter=30,
-                random_state=options.seed,
+                bits // 8, 256, max_iter=100, init_iter=30, random_state=options.seed, **plain(order)
             )
             model.fit(X)
             fitted = time.perf_counter()

@@ -9,40 +9,20 @@ the log: the first iteration whose relative distortion is as low.
 from __future__ import annotations
 
 import argparse
-import logging
 import time
 
 import faiss
 import numpy as np
 
 import gkmeans as gk
-from common import LSQ, machine, median, photosift, spread
+from common import clocked, machine, median, photosift, spread
+from gkmeans.estimators.group import plain
 from gkmeans.metrics import relative_distortion
 
 
-class Clock(logging.Handler):
-    """Keeps the time and the distortion of each iteration."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.start = time.perf_counter()
-        self.points: list[tuple[float, float]] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Note the time and the distortion."""
-        self.points.append((time.perf_counter() - self.start, record.args[-1]))
-
-
 def ours(learn: np.ndarray, order: int, seed: int, threads: int) -> list[tuple[float, float]]:
-    logger = logging.getLogger("gkmeans")
-    logger.setLevel(logging.INFO)
-    clock = Clock()
-    logger.addHandler(clock)
-    try:
-        gk.GroupKMeans(8, order=order, relaxation=0, random_state=seed, n_jobs=threads).fit(learn)
-    finally:
-        logger.removeHandler(clock)
-    return clock.points
+    model = gk.GroupKMeans(8, random_state=seed, n_jobs=threads, **plain(order))
+    return clocked(lambda: model.fit(learn)).points
 
 
 def main() -> None:
@@ -61,8 +41,6 @@ def main() -> None:
         start = time.perf_counter()
         index.train(floats)
         faiss_seconds.append(time.perf_counter() - start)
-        LSQ.parent.mkdir(exist_ok=True)
-        faiss.write_index(index, str(LSQ))  # encode.py uses it again
         goal = relative_distortion(learn, lsq.decode(lsq.compute_codes(floats)))
         print(f"Faiss LSQ {faiss_seconds[-1]:7.1f} s, training distortion {100 * goal:.3f}", flush=True)
         for order in (1, 2):

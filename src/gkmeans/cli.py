@@ -20,7 +20,7 @@ from ._validation import check_n_jobs, check_X
 from .baselines import product_quantization
 from .datasets import load_sample
 from .estimators.base import AdditiveQuantizer
-from .estimators.group import GroupKMeans
+from .estimators.group import GroupKMeans, plain
 from .reproduce import reproduce
 
 app = typer.Typer(help="Group K-Means: compress vectors to a few bytes.", no_args_is_help=True, add_completion=False)
@@ -96,14 +96,12 @@ def _demo(learn: Rows, base: Rows, seed: int, jobs: int | None) -> None:
                 progress.update(task, description=f"gk-means ({order}, {init[0]}), {bits} bits")
                 estimator = GroupKMeans(
                     bits // 8,
-                    order=order,
                     init=init,
-                    relaxation=0,
-                    effort=0 if order == 1 else 2,
                     max_iter=20,
                     init_iter=8,
                     random_state=seed,
                     n_jobs=jobs,
+                    **plain(order),
                 )
                 results.append(_measured(f"gk-means ({order}, {init[0]})", bits, estimator, learn, base))
                 progress.advance(task)

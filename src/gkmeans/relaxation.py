@@ -20,7 +20,7 @@ from ._parallel import spans
 from ._rows import READ_ROWS, Codes, Floats, Part, Source, decode
 from .assignment import GroupAssignment, assign
 from .dictionaries import Dictionaries, squared_errors
-from .training import Run, relative, updated
+from .training import Run, updated
 from .update import Doubles, Statistics
 
 FOLDS = 4
@@ -106,21 +106,14 @@ def relax(
             noisy = heated(trained[f], spread(trained[f], fold, given), heat, run.rng)
             codes[fold.index], errors = assign(fold, noisy, replace(way, seed=iteration), given, run.workers)
             error += float(errors.sum(dtype=np.float64))
-        record(run, error, iteration, iterations + 1)
+        run.record("relaxed", iteration, iterations + 1, error)
     statistics = Statistics.collect(rows, codes, K, groups, run.workers)
     final = updated(mean_of(trained), statistics, run.workers, shrinkage.points if iterations else 0.0)
     codes, errors = assign(rows, final, way, codes, run.workers)
-    record(run, float(errors.sum(dtype=np.float64)), iterations + 1, iterations + 1)
+    run.record("relaxed", iterations + 1, iterations + 1, float(errors.sum(dtype=np.float64)))
     run.last = iterations + 1
     run.reporter.stage_done(max_iter - run.last)
     return final, codes
-
-
-def record(run: Run, error: float, iteration: int, most: int) -> None:
-    """Note one iteration."""
-    distortion = relative(error, run.energy)
-    run.history.append(distortion)
-    run.reporter.iteration("relaxed", iteration, most, distortion)
 
 
 def spread(fitted: Dictionaries, fold: Source, codes: Codes) -> Floats:

@@ -36,6 +36,13 @@ class Run:
     history: list[float] = field(default_factory=list)
     last: int = 0  # iterations of the latest stage
 
+    def record(self, stage: str, iteration: int, most: int, error: float) -> float:
+        """Note one iteration; its relative distortion."""
+        distortion = relative(error, self.energy)
+        self.history.append(distortion)
+        self.reporter.iteration(stage, iteration, most, distortion)
+        return distortion
+
 
 def train(
     rows: Source, dictionaries: Dictionaries, codes: Codes | None, run: Run, max_iter: int, stage: str
@@ -55,9 +62,7 @@ def train(
         if errors is not None:
             dictionaries = revived(dictionaries, statistics, rows, codes, errors, run.rng)
         codes, errors = assign(rows, dictionaries, run.method, codes, run.workers)
-        distortion = relative(float(errors.sum(dtype=np.float64)), run.energy)
-        run.history.append(distortion)
-        run.reporter.iteration(stage, iteration, max_iter, distortion)
+        distortion = run.record(stage, iteration, max_iter, float(errors.sum(dtype=np.float64)))
         if before - distortion <= run.tol * distortion:
             break
         before = distortion

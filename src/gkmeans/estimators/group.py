@@ -36,6 +36,11 @@ SHORTEST = 3
 INITS = ("random", "kmeans", "hierarchical")
 
 
+def plain(order: int) -> dict[str, int]:
+    """Options of ``GroupKMeans`` that give the paper's training and encoding of this order."""
+    return {"order": order, "relaxation": 0, "effort": 0 if order == 1 else 2}
+
+
 class GroupKMeans(AdditiveQuantizer):
     """Compress vectors to the sum of one codeword from each of several dictionaries.
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from .._validation import check_codewords, check_integer, check_n_jobs
 from ..estimators.base import AdditiveQuantizer
 from ..estimators.cartesian import CartesianKMeans
-from ..estimators.group import GroupKMeans
+from ..estimators.group import GroupKMeans, plain
 from ..estimators.optimized_cartesian import OptimizedCartesianKMeans
 from ..initialization.hierarchical import count_stages
 from .paper import METHODS
@@ -119,10 +119,8 @@ def build(method: str, bits: int, seed: int, settings: Settings) -> AdditiveQuan
     return GroupKMeans(
         C,
         K,
-        order=min(int(order), C),
         init=_INITS[init],
-        relaxation=0,
-        effort=0 if order == "1" else 2,
+        **plain(min(int(order), C)),
         max_iter=max_iter,
         init_iter=init_iter,
         random_state=seed,

@@ -321,8 +321,7 @@ class FlatIndex:
         ids = np.sort(np.concatenate([segment.live_ids() for segment in self._state.segments]))
         top = Top(len(Q), k)
         for start, stop in spans(len(ids), 1 << 14):
-            some = np.broadcast_to(ids[start:stop], (len(Q), stop - start))
-            top.add(slice(None), scan.exact(self.metric, Q, some, vectors), start)
+            top.add(slice(None), scan.exact_to_all(self.metric, Q, ids[start:stop], vectors), start)
         return ids[top.rows]
 
     def _bytes(self) -> int:

@@ -86,15 +86,36 @@ def _within(rows: dict[str, Any], tables: Floats, bias: float, floor: float, lim
         room = count
 
 
-def exact(metric: str, Q: NDArray[np.generic], ids: Ids, vectors: ArrayLike) -> NDArray[np.float64]:
-    """Scores (q, m) of the vectors of ``ids`` (q, m), row ``id`` of ``vectors``; +inf for -1."""
+def _originals(vectors: ArrayLike, P: int, ids: Ids) -> NDArray[Any]:
+    """The original vectors, which have a row for each id."""
     X = np.asanyarray(vectors)
-    if X.ndim != 2 or X.shape[1] != Q.shape[1] or X.dtype.kind not in "fiub":
+    if X.ndim != 2 or X.shape[1] != P or X.dtype.kind not in "fiub":
         raise ValueError(
-            f"rescore has dtype {X.dtype} and shape {X.shape}; pass the original vectors, (n, {Q.shape[1]}) numbers"
+            f"rescore has dtype {X.dtype} and shape {X.shape}; pass the original vectors, (n, {P}) numbers"
         )
     if ids.size and int(ids.max()) >= len(X):
         raise ValueError(f"rescore has {len(X)} rows but id {int(ids.max())} was found; pass row i for id i")
+    return X
+
+
+def exact_to_all(metric: str, Q: NDArray[np.generic], ids: Ids, vectors: ArrayLike) -> NDArray[np.float64]:
+    """What ranks the vectors of ``ids`` (m,) for each query, (q, m): scores, for "l2" less the query's own part."""
+    x = np.asarray(_originals(vectors, Q.shape[1], ids)[ids], np.float64)
+    products: NDArray[np.float64] = np.asarray(Q, np.float64) @ x.T
+    if metric == "ip":
+        return -products
+    squares: NDArray[np.float64] = np.einsum("ij,ij->i", x, x)
+    if metric == "l2":
+        products *= -2
+        products += squares
+    else:
+        products /= -np.maximum(np.sqrt(squares), np.finfo(float).tiny)
+    return products
+
+
+def exact(metric: str, Q: NDArray[np.generic], ids: Ids, vectors: ArrayLike) -> NDArray[np.float64]:
+    """Scores (q, m) of the vectors of ``ids`` (q, m), row ``id`` of ``vectors``; +inf for -1."""
+    X = _originals(vectors, Q.shape[1], ids)
     out = np.full(ids.shape, np.inf)
     for i, row in enumerate(ids):
         there = row[row >= 0]
