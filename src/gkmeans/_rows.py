@@ -84,14 +84,15 @@ class Rows:
             out *= self.frame.scale
         return np.ascontiguousarray(out, dtype=np.float32)
 
-    def energy(self, workers: Workers) -> float:
-        """Σ‖x‖² of the rows as they came, in units of ``1 / scale²``."""
+    def energy(self, workers: Workers, index: NDArray[np.intp] | None = None) -> float:
+        """Σ‖x‖² of the rows, or of those that ``index`` names, as they came, in units of ``1 / scale²``."""
 
         def part(span: tuple[int, int]) -> float:
-            x = np.asarray(self.X[span[0] : span[1]], np.float64) * self.frame.scale
+            rows = slice(*span) if index is None else index[slice(*span)]
+            x = np.asarray(self.X[rows], np.float64) * self.frame.scale
             return float(np.einsum("ij,ij->", x, x))
 
-        return float(np.sum(workers.map(part, spans(len(self), READ_ROWS))))
+        return float(np.sum(workers.map(part, spans(len(self) if index is None else len(index), READ_ROWS))))
 
 
 class Part:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from .._progress import logger
-from .._rows import Codes, Floats, Rows
+from .._rows import Codes, Floats, Part, Rows
 from .._validation import check_effort, check_integer, check_order, check_relaxation, check_start
 from ..assignment import GroupAssignment, check_table
 from ..dictionaries import Dictionaries
@@ -29,8 +30,8 @@ FEW_ROWS = 4
 TRIAL_ROWS, LEAST_TRIAL, TRIAL_ITERATIONS, TRIAL_EFFORT = 16, 16384, 16, 5
 """The trial of plain and relaxed training: rows for each codeword of each dictionary, rows at least, most iterations,
 and how hard the rows held out are encoded."""
-TRIAL_START = 10
-"""Most iterations of each k-means or stage in the start of the trial."""
+HELD_OUT = 8
+"""One of so many rows of the trial is held out."""
 SHORTEST = 3
 """Iterations below which relaxed training would have no noise."""
 INITS = ("random", "kmeans", "hierarchical")
@@ -159,45 +160,83 @@ class GroupKMeans(AdditiveQuantizer):
             self.init._check_encoding(shape[0])
 
     def _learn(self, rows: Rows, run: Run, max_iter: int) -> Learned:
-        temperature = self._temperature(rows, run, max_iter)
-        start, codes, stages = self._start(rows, run, self.init_iter)
-        fitted, codes = self._trained(rows, start, codes, run, temperature, max_iter)
+        if not self._may_relax(len(rows), max_iter):
+            run.reporter.stage_done(self._extra_iterations(rows.n_features))
+        elif relaxed := self._relaxed(rows, run, max_iter):
+            return relaxed
+        start, codes, stages = self._start(rows, None, run)
+        fitted, codes = train(rows, start, codes, run, max_iter, "gk-means")
         return Learned(fitted, codes, tuple(stages))
 
-    def _trained(
-        self, rows: Rows, start: Dictionaries, codes: Codes | None, run: Run, temperature: float, max_iter: int
-    ) -> tuple[Dictionaries, Codes]:
-        """The training proper, plain where the temperature is 0."""
-        if temperature == 0:
-            return train(rows, start, codes, run, max_iter, "gk-means")
-        way = replace(self._method(*self._sizes()), rounds=TRAINING_ROUNDS)
-        return relax(rows, start, codes, run, way, temperature, max_iter)
-
-    def _temperature(self, rows: Rows, run: Run, max_iter: int) -> float:
-        """``relaxation``, or 0 where rows held out of a trial fare better by plain training."""
-        C, K = self._sizes()
-        temperature, n = check_relaxation(self.relaxation), len(rows)
-        if temperature == 0 or n < max(FEW_ROWS * K, 8) or max_iter < SHORTEST:
-            run.reporter.stage_done(self._trial_iterations(rows.n_features))
-            return 0.0
-        sample = run.rng.choice(n, min(n, max(TRIAL_ROWS * C * K, LEAST_TRIAL)), replace=False)
-        held, kept = (Rows(rows.X[np.sort(part)], rows.frame) for part in np.split(sample, [len(sample) // 8]))
-        reporter = run.reporter.named(f"{run.reporter.title}, trial")
-        trial = replace(run, reporter=reporter, history=[], energy=kept.energy(run.workers))
-        start, codes, stages = self._start(kept, trial, min(self.init_iter, TRIAL_START))
-        way, errors = self._way(TRIAL_EFFORT, C, K), []
-        for heat in (0.0, temperature):
-            fitted, _ = self._trained(kept, start, codes, trial, heat, min(max_iter, TRIAL_ITERATIONS))
-            chosen = encode(held, (*stages, fitted), way, None, run.workers)
-            errors.append(squared_error(held, fitted.D[0], chosen))
-        chosen_heat = temperature if errors[1] < errors[0] else 0.0
-        logger.info(
-            "fit, trial: %d rows held out, squared error %.6g by plain and %.6g by relaxed training; relaxation %g",
-            len(held),
-            *errors,
-            chosen_heat,
+    def _may_relax(self, n: int, max_iter: int) -> bool:
+        """Whether there are rows to hold out and iterations to fade in."""
+        return (
+            check_relaxation(self.relaxation) > 0 and n >= max(FEW_ROWS * self._sizes()[1], 8) and max_iter >= SHORTEST
         )
-        return chosen_heat
+
+    def _relaxed(self, rows: Rows, run: Run, max_iter: int) -> Learned | None:
+        """Relaxed training, from a start that has not seen the rows held out; None where these fare better by plain.
+
+        Then the run is as it was before, and plain training ends as it would have without the trial.
+        """
+        C, K = self._sizes()
+        before, n = run.rng.bit_generator.state, len(rows)
+        trial_rows = min(n, max(TRIAL_ROWS * C * K, LEAST_TRIAL))
+        order = run.rng.permutation(n)
+        cuts = [trial_rows // HELD_OUT, trial_rows]
+        held, tried, rest = (np.sort(part) for part in np.split(order, cuts))
+        start, codes, stages = self._start(rows, np.sort(np.concatenate([tried, rest])), run)
+        if codes is not None and isinstance(self.init, str):
+            codes = self._completed(rows, held, codes, (*stages, start), run)
+        if not self._relaxing_pays(rows, held, tried, start, codes, stages, run, max_iter):
+            run.history.clear()
+            run.rng.bit_generator.state = before
+            return None
+        run.reporter.stage_done(self.init_iter * self._start_parts(rows.n_features))  # no second start
+        way, temperature = self._relaxing(), float(self.relaxation)
+        return Learned(*relax(rows, start, codes, run, way, temperature, max_iter), tuple(stages))
+
+    def _relaxing(self) -> GroupAssignment:
+        """How an iteration of relaxed training assigns."""
+        return replace(self._method(*self._sizes()), rounds=TRAINING_ROUNDS)
+
+    def _completed(
+        self, rows: Rows, held: NDArray[np.intp], codes: Codes, stages: Sequence[Dictionaries], run: Run
+    ) -> Codes:
+        """Codes of all rows: those given, and by replay of the stages those of the rows held out."""
+        out = np.empty((len(rows), codes.shape[1]), codes.dtype)
+        seen = np.ones(len(rows), bool)
+        seen[held] = False
+        out[seen] = codes
+        out[held] = encode(Part(rows, held), stages, run.method, None, run.workers)
+        return out
+
+    def _relaxing_pays(
+        self,
+        rows: Rows,
+        held: NDArray[np.intp],
+        tried: NDArray[np.intp],
+        start: Dictionaries,
+        codes: Codes | None,
+        stages: Sequence[Dictionaries],
+        run: Run,
+        max_iter: int,
+    ) -> bool:
+        """Whether rows held out fare better by relaxed than by plain training of others, a trial of each."""
+        reporter = run.reporter.named(f"{run.reporter.title}, trial")
+        trial = replace(run, reporter=reporter, history=[], energy=rows.energy(run.workers, tried))
+        kept, given, most = Part(rows, tried), None if codes is None else codes[tried], min(max_iter, TRIAL_ITERATIONS)
+        plainly, _ = train(kept, start, given, trial, most, "gk-means")
+        gently, _ = relax(kept, start, given, trial, self._relaxing(), float(self.relaxation), most)
+        way, others = self._way(TRIAL_EFFORT, *self._sizes()), Part(rows, held)
+        errors = []
+        for fitted in (plainly, gently):
+            chosen = encode(others, (*stages, fitted), way, None, run.workers)
+            errors.append(squared_error(others, fitted.D[0], chosen))
+        logger.info(
+            "fit, trial: %d rows held out, squared error %.6g by plain and %.6g by relaxed training", len(held), *errors
+        )
+        return errors[1] < errors[0]
 
     def _way(self, effort: int, C: int, K: int) -> GroupAssignment:
         """How ``effort`` assigns by the final dictionaries."""
@@ -218,7 +257,7 @@ class GroupKMeans(AdditiveQuantizer):
         return self.init._choose(rows.X, None, run.workers)
 
     def _start_iterations(self, P: int) -> int:
-        return self.init_iter * self._start_parts(P) + self._trial_iterations(P)
+        return self.init_iter * self._start_parts(P) + self._extra_iterations(P)
 
     def _start_parts(self, P: int) -> int:
         """K-means fits or stages of the initialisation."""
@@ -226,24 +265,30 @@ class GroupKMeans(AdditiveQuantizer):
         parts = {"kmeans": C, "hierarchical": count_stages(C, P)}
         return parts.get(self.init, 0) if isinstance(self.init, str) else 0
 
-    def _trial_iterations(self, P: int) -> int:
-        """Most iterations of the trial."""
+    def _extra_iterations(self, P: int) -> int:
+        """Most iterations of the trial, and of a second start for plain training after it."""
         if check_relaxation(self.relaxation) == 0:
             return 0
-        return min(self.init_iter, TRIAL_START) * self._start_parts(P) + 2 * min(self.max_iter, TRIAL_ITERATIONS)
+        return self.init_iter * self._start_parts(P) + 2 * min(self.max_iter, TRIAL_ITERATIONS)
 
-    def _start(self, rows: Rows, run: Run, init_iter: int) -> tuple[Dictionaries, Codes | None, list[Dictionaries]]:
-        """Dictionaries, codes where the start has them, and the stages to replay."""
+    def _start(
+        self, rows: Rows, index: NDArray[np.intp] | None, run: Run
+    ) -> tuple[Dictionaries, Codes | None, list[Dictionaries]]:
+        """Dictionaries, codes where the start has them, and the stages to replay.
+
+        A start that is learned is learned from the rows that ``index`` names, and gives their codes.
+        """
         C, K = self._sizes()
         if not isinstance(self.init, str):
             D = self._given_start((C, K, rows.n_features), rows.frame.scale).astype(np.float64)
             D[0] -= rows.frame.shift
             return Dictionaries.single(D * rows.frame.scale), self._given_codes(rows, run), []
+        source = rows if index is None else Part(rows, index)
         if self.init == "random":
-            return random(rows, C, K, run.rng), None, []
+            return random(source, C, K, run.rng), None, []
         if self.init == "kmeans":
-            return *kmeans(rows, C, K, run, init_iter), []
-        return hierarchical(rows, C, K, run, init_iter)
+            return *kmeans(source, C, K, run, self.init_iter), []
+        return hierarchical(source, C, K, run, self.init_iter)
 
     def _final(self) -> Dictionaries:
         D = self.dictionaries_.astype(np.float64)
