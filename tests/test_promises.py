@@ -56,10 +56,10 @@ import hashlib, sys, warnings
 import numpy as np
 import gkmeans as gk
 warnings.simplefilter("ignore")
-X = gk.datasets.load_sample().learn[:1500]
+X = gk.datasets.load_sample().learn[:1000]
 digest = hashlib.sha256()
 for order in (1, 2):
-    est = gk.GroupKMeans(4, 32, order=order, max_iter=4, init_iter=3, random_state=0).fit(X)
+    est = gk.GroupKMeans(4, 16, order=order, effort=4, max_iter=3, init_iter=2, random_state=0).fit(X)
     for array in (est.dictionaries_, est.codes_, est.encode(X)):
         digest.update(array.tobytes())
 print(gk._core.simd_level(), digest.hexdigest())
