@@ -69,6 +69,45 @@ def assign(X, D, order, codes):
     return codes
 
 
+def mixed(x):
+    """splitmix64 on 64 bits."""
+    mask = 2**64 - 1
+    x = (x + 0x9E3779B97F4A7C15) & mask
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & mask
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & mask
+    return x ^ (x >> 31)
+
+
+def perturbed(code, K, seed):
+    """Half of the codes, rounded down, drawn anew, by numbers made of the codes and the seed."""
+    state = seed
+    for k in code:
+        state = mixed(state ^ int(k))
+
+    def drawn(end):
+        nonlocal state
+        state = mixed(state)
+        return ((state >> 32) * end) >> 32
+
+    code, missing = list(code), len(code) // 2
+    for c in range(len(code)):
+        if missing and drawn(len(code) - c) < missing:
+            code[c], missing = drawn(K), missing - 1
+    return code
+
+
+def rounds(X, D, order, codes, count, seed):
+    """Assignment, then ``count`` times: perturb, assign by order 1 and then by ``order``, keep what is better."""
+    best = assign(X, D, order, assign(X, D, 1, codes))
+    for r in range(count):
+        new = [perturbed(row, D.shape[1], mixed((seed + r) % 2**64)) for row in best]
+        new = assign(X, D, order, assign(X, D, 1, new))
+        for i, x in enumerate(X):
+            if distortion(x[None], D, new[i : i + 1]) < distortion(x[None], D, best[i : i + 1]):
+                best[i] = new[i]
+    return best
+
+
 def cost(S, T, code):
     """½‖x − Σ d‖² less ½‖x‖², from S (C, K) and T: Eq. 6 summed over the dictionaries."""
     total = 0.0

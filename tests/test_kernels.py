@@ -116,6 +116,18 @@ def test_order_n_ends_where_no_group_can_be_improved(C, K, order, rng, workers, 
     assert all(is_optimal(X, D, codes, group) for group in reference.groups(C, order))
 
 
+@pytest.mark.parametrize(("C", "K", "order"), [(2, 3, 1), (3, 5, 2), (4, 6, 1), (4, 6, 2), (5, 3, 3), (7, 2, 2)])
+def test_rounds_agree_with_the_oracle(C, K, order, rng, workers, level):
+    # draws name codewords by their places inside the tables, so the oracle gets them in that order
+    D = whole(rng, C, K, 5, low=-900, high=901)
+    tables = Tables.of(D, workers)
+    X, codes = whole(rng, 12, 5, low=-2000, high=2001), rng.integers(0, K, (12, C)).astype(np.uint16)
+    for count in (1, 3):
+        expected = reference.rounds(X, tables.padded[:, :K], order, tables.inside(codes), count, 11)
+        found = run(X, D, order, codes, workers, level, rounds=count, seed=11)
+        assert (tables.inside(found) == expected).all()
+
+
 @pytest.mark.parametrize("order", [1, 2, 3])
 def test_sweeps_agree_with_the_oracle(order, rng, workers, level):
     # real numbers, so that no two costs tie; from random codes the way through the local minima must be the same
