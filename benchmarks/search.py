@@ -11,6 +11,7 @@ for an hour.
 from __future__ import annotations
 
 import argparse
+import itertools
 from pathlib import Path
 
 import faiss
@@ -84,6 +85,9 @@ def compare(C: int, X: np.ndarray, learn: np.ndarray, query: np.ndarray, repeats
     print(f"\nC = {C}, {len(X):,} rows, one query, ms")
     for name, values in seconds.items():
         print(f"  {name:<28}{spread(values, 1e3)}   {median(values) / median(seconds['ours']):6.2f} × ours")
+    fresh = itertools.cycle([np.random.default_rng(seed).random(len(X)) < 0.01 for seed in (2, 3)])
+    turns = alternate({"ours": tasks["ours"], "new": lambda: index.search(one, K, next(fresh))}, repeats)
+    print(f"  a new filter of 1 % each time   {median(turns['new']) / median(turns['ours']):6.2f} × ours")
     size = sum(segment.blocks.nbytes for segment in index._state.segments)
     reading = size / read_seconds(index, repeats) / 1e9
     scanning = size / median(seconds["ours"]) / 1e9

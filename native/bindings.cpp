@@ -202,6 +202,43 @@ static void products(In<float, 2> Q, In<float, 3> D, Out<float, 2> out, const Le
     kernels.products(n, P, W, Q.data(), D.data(), out.data());
 }
 
+static void query_tables(In<float, 2> Q, In<float, 1> shift, float scale, bool l2, In<float, 3> D,
+                         Out<float, 2> out, Out<float, 1> bias, const Level& level) {
+    const int n = dimension(Q.shape(0)), P = dimension(Q.shape(1)), W = dimension(out.shape(1));
+    require(D.shape(1) == Q.shape(1) && D.shape(2) == kTile && shift.shape(0) == Q.shape(1),
+            "D must have shape (tiles, P, 32), and shift (P,)");
+    require(out.shape(0) == Q.shape(0) && W % kPad == 0 && out.shape(1) <= D.shape(0) * kTile,
+            "out must have shape (n, W), W a multiple of 16 and at most 32 times the tiles");
+    require(bias.shape(0) == Q.shape(0), "bias must have shape (n,)");
+    const Kernels& kernels = at_level(level);
+    nb::gil_scoped_release release;
+    tables(kernels, {P, shift.data(), scale, l2}, n, W, Q.data(), D.data(), out.data(), bias.data());
+}
+
+static bool values_below(In<float, 2> values, float limit) {
+    return all_below(values.size(), values.data(), limit);
+}
+
+static void check_words(std::size_t rows, const Out<std::uint64_t, 1>& words) {
+    require(words.shape(0) == (rows + kBlock - 1) / kBlock, "words must have shape (ceil(rows / 64),)");
+}
+
+static std::int64_t words_of_mask(In<bool, 1> mask, Out<std::uint64_t, 1> words) {
+    check_words(mask.shape(0), words);
+    nb::gil_scoped_release release;
+    return pack_mask(static_cast<std::int64_t>(mask.shape(0)),
+                     reinterpret_cast<const std::uint8_t*>(mask.data()), words.data());
+}
+
+static std::int64_t words_of_ids(In<std::int64_t, 1> ids, std::int64_t first, std::int64_t n,
+                                 In<std::uint64_t, 1> keep, Out<std::uint64_t, 1> words) {
+    require(n >= 0, "n must not be negative");
+    check_words(static_cast<std::size_t>(n), words);
+    require(keep.shape(0) == words.shape(0), "keep must have shape (ceil(n / 64),)");
+    nb::gil_scoped_release release;
+    return mark_ids(static_cast<std::int64_t>(ids.shape(0)), ids.data(), first, n, keep.data(), words.data());
+}
+
 static Shelf checked_shelf(const In<std::uint8_t, 3>& blocks, const In<std::uint64_t, 1>& keep, int C,
                            int bits, bool norm) {
     require(bits == 4 || bits == 8 || bits == 16, "bits must be 4, 8 or 16");
@@ -315,6 +352,12 @@ NB_MODULE(_core, m) {
     m.def("add_rows", &add_rows, array("X"), array("codes"), array("W"), level);
     m.def("count_pairs", &count_pairs, array("codes"), nb::arg("b"), nb::arg("c"), array("Z"), level);
     m.def("products", &products, array("Q"), array("D"), array("out"), level);
+    m.def("tables", &query_tables, array("Q"), array("shift"), nb::arg("scale"), nb::arg("l2"), array("D"),
+          array("out"), array("bias"), level);
+    m.def("all_below", &values_below, array("values"), nb::arg("limit"));
+    m.def("pack_mask", &words_of_mask, array("mask"), array("words"));
+    m.def("mark_ids", &words_of_ids, array("ids"), nb::arg("first"), nb::arg("n"), array("keep"),
+          array("words"));
     m.def("search", &search_blocks, array("blocks"), array("keep"), array("ids"), nb::arg("first"),
           nb::arg("bits"), array("levels"), array("norms"), array("tables"), array("bias"), nb::arg("floor"),
           array("scores"), array("found"), level);

@@ -38,4 +38,27 @@ std::int64_t within(const Kernels&, const Shelf&, const Question&, float limit, 
 // Copies the rows kept, packed, into blocks `to`, and their numbers into `rows`.
 void gather(const Shelf&, std::uint8_t* to, std::int64_t* rows);
 
+// Whether all values are smaller than limit, whatever their sign; NaN is not.
+bool all_below(std::size_t n, const float* values, float limit);
+
+// The frame of the fit: squared distances are of (q - shift) * scale, inner products of q and decodings.
+struct Asked {
+    int P;
+    const float* shift;  // (P)
+    float scale;
+    bool l2;
+};
+
+// Tables (n, W) of queries Q (n, P) with codewords D (tiles, P, kTile), and what is added to every score (n).
+void tables(const Kernels&, const Asked&, int n, int W, const float* Q, const float* D, float* out,
+            float* bias);
+
+// A bit for each of n bytes that are 0 or 1, 64 a word; returns how many are 1.
+std::int64_t pack_mask(std::int64_t n, const std::uint8_t* mask, std::uint64_t* words);
+
+// Sets the bits of the rows, of n with ids first, first + 1, …, that m ids name and `keep` has; returns how
+// many it set.
+std::int64_t mark_ids(std::int64_t m, const std::int64_t* ids, std::int64_t first, std::int64_t n,
+                      const std::uint64_t* keep, std::uint64_t* words);
+
 }  // namespace gkmeans

@@ -335,3 +335,26 @@ def test_bad_input_is_explained_and_changes_nothing(what):
     index.add(X[:20])
     message_of(lambda: BAD[what](index, X))
     assert list(index) == list(range(20))
+
+
+def test_a_filter_that_is_used_again_or_changed_in_place_gives_its_own_rows(rng):
+    est, X = model(3, 16)
+    index = gk.FlatIndex(est, n_jobs=1)
+    index.add(X)
+    mask = np.zeros(len(X), bool)
+    for chosen in ([3, 50, 399], [3, 50, 399], [4, 50, 399], [0]):
+        mask[:] = False
+        mask[chosen] = True
+        for filter in (mask, np.array(chosen), mask[::-1][::-1]):
+            assert sorted(index.search(X[:1], 5, filter)[1][0]) == [-1] * (5 - len(chosen)) + chosen
+    index.remove([50])
+    assert sorted(index.search(X[:1], 2, [3, 50, 399])[1][0]) == [3, 399]
+
+
+def test_ranges_far_outside_the_ids_keep_what_lies_inside(rng):
+    est, X = model(3, 16)
+    index = gk.FlatIndex(est, n_jobs=1)
+    index.add(X[:70], np.arange(70) + 100)
+    for wanted, there in ((range(10**30, 10**31), []), (range(-(10**30), 102), [100, 101])):
+        assert [i for i in sorted(index.search(X[:1], 3, wanted)[1][0]) if i >= 0] == there
+    assert sorted(index.search(X[:1], 3, range(-3, 10**30, 83))[1][0]) == [-1, -1, 163]

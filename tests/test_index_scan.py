@@ -132,6 +132,45 @@ def test_tables_are_the_ordered_float_sums_at_every_level(rng, level, P):
     assert (out.reshape(5, 9, 16) == expected).all()
 
 
+@pytest.mark.parametrize("l2", [True, False])
+@pytest.mark.parametrize("scale", [1.0, 0.25])
+def test_tables_of_queries_are_those_of_rows_in_the_frame(rng, level, l2, scale):
+    Q, shift = rng.standard_normal((3, 7)).astype(np.float32), rng.standard_normal(7).astype(np.float32)
+    D = rng.standard_normal((2, 16, 7)).astype(np.float32)
+    out, bias, expected = np.empty((3, 32), np.float32), np.empty(3, np.float32), np.empty((3, 32), np.float32)
+    _core.tables(Q, shift, scale, l2, tiled(D, 16), out, bias, level)
+    x = (Q - shift) * np.float32(scale) if l2 else Q
+    _core.products(x * np.float32(-2 if l2 else -1 / scale), tiled(D, 16), expected, level)
+    exact = (x.astype(float) ** 2).sum(axis=1) if l2 else -(Q.astype(float) @ shift.astype(float))
+    assert (out == expected).all()
+    assert (bias == exact.astype(np.float32)).all()
+
+
+@pytest.mark.parametrize("n", [0, 1, 63, 64, 65, 1000])
+def test_words_have_the_bits_of_masks_and_of_ids(rng, n):
+    mask, keep = rng.random(n) < 0.3, rng.random(n) < 0.7
+    packed = np.packbits(np.append(mask, np.zeros(-n % 64, bool)), bitorder="little").view(np.uint64)
+    out, marked = np.empty(len(packed), np.uint64), np.zeros(len(packed), np.uint64)
+    assert _core.pack_mask(mask, out) == mask.sum()
+    assert (out == packed).all()
+    ids = np.concatenate([np.flatnonzero(mask) + 7, np.flatnonzero(mask) + 7, [0, 6, n + 7, -(2**63), 2**63 - 1]])
+    assert _core.mark_ids(ids, 7, n, words(keep), marked) == (mask & keep).sum()
+    assert (marked == (out & words(keep))).all()
+
+
+def test_values_are_below_a_limit_by_their_size():
+    values = np.array([[1, -2], [0.5, 0]], np.float32)
+    assert _core.all_below(values, 2.5)
+    for wrong in (2.5, -3.0, np.nan, np.inf, -np.inf):
+        values[1, 1] = wrong
+        assert not _core.all_below(values, 2.5)
+
+
+def test_blocks_start_at_a_line_of_the_cache(rng):
+    for n in (1, 100, 5000):
+        assert pack(rng.integers(0, 256, (n, 3)).astype(np.uint8), 256, None).ctypes.data % 64 == 0
+
+
 @pytest.mark.parametrize("K", [2, 16, 17, 256, 300, 65536])
 @pytest.mark.parametrize("C", [1, 2, 5])
 def test_packed_codes_come_back_and_take_the_bytes_promised(rng, K, C):
@@ -186,5 +225,11 @@ def test_the_kernels_refuse_shapes_that_do_not_fit(rng):
             _core.search(*rows, tables, one, 0.0, *out)
     with pytest.raises(ValueError, match="scores and found"):
         _core.search(*good, tables, one, 0.0, out[0], np.zeros((1, 2), np.int64))
+    with pytest.raises(ValueError, match="words must"):
+        _core.pack_mask(np.ones(65, bool), np.zeros(1, np.uint64))
+    with pytest.raises(ValueError, match="keep must"):
+        _core.mark_ids(np.zeros(1, np.int64), 0, 65, np.zeros(1, np.uint64), np.zeros(2, np.uint64))
+    with pytest.raises(ValueError, match="shift"):
+        _core.tables(np.zeros((1, 4), np.float32), one, 1.0, True, np.zeros((1, 4, 32), np.float32), tables[0, :1], one)
     with pytest.raises(ValueError, match="out must"):
         _core.gather(good[0], good[1], np.zeros((1, 2, 64), np.uint8), np.zeros(70, np.int64))

@@ -23,6 +23,7 @@ LINE = [
     *("estimators.cartesian", "estimators.optimized_cartesian", "baselines"),
     *("store", "_formats", "vectors", "_download", "datasets", "_top", "metrics", "index", "index.lookup"),
     *("index.segment", "index.filters", "index.scan", "index.disk", "index.flat", "index.opened"),
+    *("index.suggest",),
     *("interop", "interop.faiss", "__init__"),
     *("experiments.paper",),
     *("experiments.methods",),

@@ -8,6 +8,7 @@ from .estimators.group import GroupKMeans
 from .estimators.optimized_cartesian import OptimizedCartesianKMeans
 from .index.flat import FlatIndex
 from .index.opened import open_index
+from .index.suggest import suggest
 from .interop.faiss import from_faiss, to_faiss
 from .store import load
 
@@ -24,6 +25,7 @@ __all__ = [
     "load",
     "metrics",
     "open_index",
+    "suggest",
     "to_faiss",
     "vectors",
 ]

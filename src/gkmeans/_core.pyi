@@ -44,6 +44,25 @@ def products(
     out: _Floats,  # (n, W) the first W codewords, a multiple of 16
     level: str | None = None,
 ) -> None: ...
+def tables(
+    Q: _Floats,  # (n, P)
+    shift: _Floats,  # (P,)
+    scale: float,
+    l2: bool,  # squared distances; else inner products
+    D: _Floats,  # (tiles, P, 32)
+    out: _Floats,  # (n, W)
+    bias: _Floats,  # (n,) what is added to every score
+    level: str | None = None,
+) -> None: ...
+def all_below(values: _Floats, limit: float) -> bool: ...  # (n, P) by their size; NaN is not
+def pack_mask(mask: NDArray[np.bool_], words: NDArray[np.uint64]) -> int: ...  # how many are true
+def mark_ids(
+    ids: NDArray[np.int64],  # (m,)
+    first: int,  # rows first, first + 1, …
+    n: int,
+    keep: NDArray[np.uint64],  # (ceil(n / 64),) rows that may be marked
+    words: NDArray[np.uint64],  # in and out
+) -> int: ...  # how many are new
 def search(
     blocks: NDArray[np.uint8],  # (blocks, lines, 64) 64 rows a block
     keep: NDArray[np.uint64],  # (blocks,) a bit for each row

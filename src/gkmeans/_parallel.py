@@ -49,7 +49,7 @@ def spans(n: int, size: int) -> list[tuple[int, int]]:
 
 def effective_jobs(n_jobs: int | None) -> int:
     """Threads that ``n_jobs`` asks for: None means every core, -2 all but one."""
-    return int(joblib.effective_n_jobs(-1 if n_jobs is None else n_jobs))
+    return 1 if n_jobs == 1 else int(joblib.effective_n_jobs(-1 if n_jobs is None else n_jobs))
 
 
 _PATIENCE = 0.5  # seconds that an interrupted call waits for its threads

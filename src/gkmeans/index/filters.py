@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .segment import Segment
+from .. import _core
+from .segment import NO_IDS, Segment, Words, counted
 
 Mask = NDArray[np.bool_]
 
@@ -17,19 +18,19 @@ def kept(segments: Sequence[Segment], filter: ArrayLike | range | None) -> list[
     if filter is None:
         return list(segments)
     if isinstance(filter, range):
-        masks = [_in_range(segment, filter) for segment in segments]
+        words = [_of_range(segment, filter) for segment in segments]
     else:
         array = np.asarray(filter)
         if array.dtype == np.bool_:
-            masks = _by_position(segments, array)
+            words = [counted(mask) for mask in _by_position(segments, array)]
         elif array.ndim == 1 and (array.dtype.kind in "iu" or array.size == 0):
-            masks = [_of_ids(segment, array.astype(np.int64)) for segment in segments]
+            ids = np.ascontiguousarray(array, np.int64)
+            words = [_of_ids(segment, ids) for segment in segments]
         else:
             raise ValueError(
                 f"filter has dtype {array.dtype} and shape {array.shape}; pass a boolean mask, integer ids or a range"
             )
-    some = [segment.kept(mask) for segment, mask in zip(segments, masks, strict=True)]
-    return [segment for segment in some if segment.alive]
+    return [segment.kept(*some) for segment, some in zip(segments, words, strict=True) if some[1]]
 
 
 def _by_position(segments: Sequence[Segment], mask: Mask) -> list[Mask]:
@@ -51,14 +52,13 @@ def _by_position(segments: Sequence[Segment], mask: Mask) -> list[Mask]:
     return out
 
 
-def _of_ids(segment: Segment, ids: NDArray[np.int64]) -> Mask:
-    rows = segment.find(ids)
-    mask = np.zeros(segment.n, np.bool_)
-    mask[rows[rows >= 0]] = True
-    return mask
+def _of_ids(segment: Segment, ids: NDArray[np.int64]) -> tuple[Words, int]:
+    rows, first = (segment.find(ids), 0) if len(segment.ids) else (ids, segment.first)
+    words = np.zeros_like(segment.keep)
+    return words, _core.mark_ids(rows, first, segment.n, segment.keep, words)
 
 
-def _in_range(segment: Segment, ids: range) -> Mask:
+def _of_range(segment: Segment, ids: range) -> tuple[Words, int]:
     if ids.step < 0:
         ids = ids[::-1]
     if len(segment.ids):
@@ -66,11 +66,8 @@ def _in_range(segment: Segment, ids: range) -> Mask:
         mask = (segment.ids >= low) & (segment.ids < high)
         if ids.step > 1:
             mask &= (segment.ids - ids.start % ids.step) % ids.step == 0
-    else:
-        mask = np.zeros(segment.n, np.bool_)
-        start = ids.start - segment.first
-        start = start if start >= 0 else start % ids.step
-        stop = min(ids.stop - segment.first, segment.n)
-        if start < stop:
-            mask[start : stop : ids.step] = True
-    return mask if segment.alive == segment.n else mask & segment.mask()
+        return counted(mask if segment.alive == segment.n else mask & segment.mask())
+    start = ids.start if ids.start >= segment.first else segment.first + (ids.start - segment.first) % ids.step
+    stop = min(ids.stop, segment.first + segment.n)
+    within = np.arange(start, stop, min(ids.step, segment.n), dtype=np.int64) if start < stop else NO_IDS
+    return _of_ids(segment, within)

@@ -279,7 +279,14 @@ class FlatIndex:
         self.close()
 
     def evaluate(
-        self, Q: ArrayLike, k: int = 10, truth: ArrayLike | None = None, *, vectors: ArrayLike | None = None
+        self,
+        Q: ArrayLike,
+        k: int = 10,
+        truth: ArrayLike | None = None,
+        *,
+        vectors: ArrayLike | None = None,
+        rescore: ArrayLike | None = None,
+        oversample: int = 4,
     ) -> Evaluation:
         """Measure recall, speed and size.
 
@@ -292,7 +299,10 @@ class FlatIndex:
         truth : (q, at least k) integers, optional
             Ids of the true neighbours, nearest first.
         vectors : (n, P) array, optional
-            The original vectors, row i that of id i; the true neighbours are then found here.
+            The original vectors, row i that of id i, in memory or memory-mapped: the true neighbours are found here.
+            The index keeps codes alone, so without ``truth`` it needs these, or those of ``rescore``.
+        rescore, oversample : optional
+            As in ``search``, whose rescored answers are then measured.
 
         Returns
         -------
@@ -303,6 +313,7 @@ class FlatIndex:
         k = check_integer("k", k, 1, max(1, len(self)))
         queries = self._lookup.queries(Q)
         if truth is None:
+            vectors = rescore if vectors is None else vectors
             if vectors is None:
                 raise ValueError("the index keeps codes, not vectors; pass truth, or vectors to find it from")
             queries = queries[:: -(-len(queries) // 200)]
@@ -311,7 +322,7 @@ class FlatIndex:
         if true.ndim != 2 or true.dtype.kind not in "iu" or len(true) != len(queries) or true.shape[1] < k:
             raise ValueError(f"truth has shape {true.shape}; pass ids (q, at least {k}), a row for each query")
         start = time.perf_counter()
-        found = self.search(queries, k)[1]
+        found = self.search(queries, k, rescore=rescore, oversample=oversample)[1]
         seconds = time.perf_counter() - start
         hits = (found[:, :, None] == true[:, None, :k]).any(axis=2).mean()
         return Evaluation(float(hits), len(queries) / seconds, self._bytes() / max(1, len(self)))

@@ -9,7 +9,7 @@ dictionaries, the norm last; the smallest wins.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -53,7 +53,22 @@ def pack(codes: Codes, K: int, norm: NDArray[np.uint8] | None) -> Blocks:
         columns[:n, 1:L:2] = codes >> 8
     if norm is not None:
         columns[:n, L] = norm
-    return np.ascontiguousarray(columns.reshape(-1, BLOCK, columns.shape[1]).transpose(0, 2, 1))
+    out = aligned((len(columns) // BLOCK, columns.shape[1], BLOCK))
+    out[:] = columns.reshape(-1, BLOCK, columns.shape[1]).transpose(0, 2, 1)
+    return out
+
+
+def aligned(shape: tuple[int, ...]) -> Blocks:
+    """Bytes that start where a line of the cache does."""
+    size = int(np.prod(shape))
+    raw = np.empty(size + BLOCK, np.uint8)
+    start = -raw.ctypes.data % BLOCK
+    return raw[start : start + size].reshape(shape)
+
+
+def is_plain(Q: NDArray[np.generic]) -> bool:
+    """Whether the kernels take an array as it is."""
+    return Q.dtype == np.float32 and Q.flags.c_contiguous
 
 
 def unpack(blocks: Blocks, rows: NDArray[np.int64], C: int, K: int) -> Codes:
@@ -86,14 +101,23 @@ class Lookup:
         self.Kp = -(-self.K // _PAD) * _PAD if self.bits == 16 else 1 << self.bits
         self._tiles = tiled(self.D, self.Kp)
         self._frame = Frame(est.shift_, est.scale_)
+        self._shift = np.ascontiguousarray(est.shift_, np.float32)
+        self._largest = float(np.sqrt(LARGEST_SQUARE / self.P))
         self.floor = 0.0 if metric == "l2" else -np.inf
         self.has_norms = metric == "l2"
 
     def queries(self, Q: ArrayLike) -> NDArray[np.generic]:
         """Checked queries (q, P); what needs no conversion costs little."""
-        plain = type(Q) is np.ndarray and Q.dtype == np.float32 and Q.ndim == 2 and Q.shape[1] == self.P and len(Q) > 0
-        if plain and self.est.scale_ <= 1 and np.abs(Q).max() < np.sqrt(LARGEST_SQUARE / self.P):  # NaN fails too
-            checked: NDArray[np.generic] = np.asarray(Q)
+        if (
+            type(Q) is np.ndarray
+            and is_plain(Q)
+            and Q.ndim == 2
+            and Q.shape[1] == self.P
+            and len(Q)
+            and self.est.scale_ <= 1
+            and _core.all_below(Q, self._largest)  # NaN is not
+        ):
+            checked: NDArray[np.generic] = Q
         else:
             checked = check_X(self.est, Q, reset=False, scale=self.est.scale_)
         return units(checked, "query") if self.metric == "cosine" else checked
@@ -104,21 +128,27 @@ class Lookup:
 
     def tables(self, Q: NDArray[np.generic]) -> tuple[Floats, Floats]:
         """Tables (q, C, Kp) and what is added to every score (q,)."""
+        out, bias = np.empty((len(Q), self.C * self.Kp), np.float32), np.empty(len(Q), np.float32)
+        if is_plain(Q):
+            x = cast("Floats", Q)
+            _core.tables(x, self._shift, self.est.scale_, self.metric == "l2", self._tiles, out, bias)
+            return out.reshape(len(x), self.C, self.Kp), bias
         if self.metric == "l2":
             x = Rows(Q, self._frame).block(slice(None))
-            bias = np.einsum("ij,ij->i", x, x, dtype=np.float64)
+            bias[:] = np.einsum("ij,ij->i", x, x, dtype=np.float64)
             x *= -2
         else:
             x = np.ascontiguousarray(Q, np.float32)
-            bias = -(x.astype(np.float64) @ self.est.shift_.astype(np.float64))
+            bias[:] = -(x.astype(np.float64) @ self.est.shift_.astype(np.float64))
             x = x * np.float32(-1 / self.est.scale_)
-        out = np.empty((len(x), self.C * self.Kp), np.float32)
         _core.products(x, self._tiles, out)
-        return out.reshape(len(x), self.C, self.Kp), bias.astype(np.float32)
+        return out.reshape(len(x), self.C, self.Kp), bias
 
     def distances(self, scores: Floats) -> Floats:
         """Scores in the user's units: squared distances, or similarities."""
         if self.metric == "l2":
+            if self.est.scale_ == 1:
+                return scores
             scale = np.float32(self.est.scale_)
             scaled: Floats = np.divide(scores / scale, scale, dtype=np.float32)
             return scaled

@@ -25,11 +25,9 @@ def search(
     lookup: Lookup, segments: Sequence[Segment], Q: NDArray[np.generic], k: int, n_jobs: int | None
 ) -> tuple[Floats, Ids]:
     """Scores and ids (q, k) of the k smallest scores of each query, ties by id; +inf and -1 where there are fewer."""
-    scores = np.full((len(Q), k), np.inf, np.float32)
-    found = np.full((len(Q), k), -1, np.int64)
     room = min(k, sum(segment.alive for segment in segments))
     if room == 0:
-        return scores, found
+        return np.full((len(Q), k), np.inf, np.float32), np.full((len(Q), k), -1, np.int64)
     groups = lookup.groups(len(Q))
     jobs = effective_jobs(n_jobs)
     parts = _parts(segments, -(-jobs // len(groups)))
@@ -46,6 +44,10 @@ def search(
 
     tasks = [(group, part) for group in groups for part in parts]
     results = _run(one, tasks, jobs)
+    if len(results) == 1 and room == k:
+        return results[0]
+    scores = np.full((len(Q), k), np.inf, np.float32)
+    found = np.full((len(Q), k), -1, np.int64)
     for g, (start, stop) in enumerate(groups):
         own = results[g * len(parts) : (g + 1) * len(parts)]
         scores[start:stop, :room], found[start:stop, :room] = own[0] if len(own) == 1 else _merged(own, room)

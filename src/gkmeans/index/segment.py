@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from .. import _core
 from .._rows import Codes, Floats
-from .lookup import BLOCK, Blocks, Lookup, pack, unpack
+from .lookup import BLOCK, Blocks, Lookup, aligned, pack, unpack
 
 Ids = NDArray[np.int64]
 Words = NDArray[np.uint64]
@@ -37,6 +37,8 @@ class Segment:
     """Name on disk; empty in memory."""
     dead_file: str = ""
     """Name of the list of rows removed; empty where there is none."""
+    _last: list[tuple[Words, Segment]] = field(default_factory=list, init=False, repr=False)
+    """The words of the last filter that kept few rows, and those rows packed together."""
 
     @classmethod
     def of(cls, codes: Codes, ids: Ids, lookup: Lookup, norms: str) -> Segment:
@@ -84,20 +86,25 @@ class Segment:
         """The same segment with these rows removed."""
         mask = self.mask()
         mask[rows] = False
-        return replace(self, keep=words(mask), alive=int(np.count_nonzero(mask)), dead_file="")
+        keep, alive = counted(mask)
+        return replace(self, keep=keep, alive=alive, dead_file="")
 
-    def kept(self, mask: NDArray[np.bool_]) -> Segment:
-        """The rows of the mask alone, for one search: packed together where they are few."""
-        count = int(np.count_nonzero(mask))
-        keep = words(mask)
+    def kept(self, keep: Words, count: int) -> Segment:
+        """The ``count`` rows of the words alone: packed together where they are few, and kept for the same filter."""
         if 4 * count > self.n:
             return replace(self, keep=keep, alive=count)
-        blocks = np.zeros((-(-count // BLOCK), *self.blocks.shape[1:]), np.uint8)
+        for words, packed in self._last:
+            if np.array_equal(words, keep):
+                return packed
+        blocks = aligned((-(-count // BLOCK), *self.blocks.shape[1:]))
+        blocks[-1:] = 0
         rows = np.empty(count, np.int64)
         _core.gather(self.blocks, keep, blocks, rows)
         ids = self.ids[rows] if len(self.ids) else rows + self.first
         norms = self.norms[rows] if len(self.norms) else NO_FLOATS
-        return Segment(blocks, count, 0, ids, self.levels, norms, all_words(count), count)
+        packed = Segment(blocks, count, 0, ids, self.levels, norms, all_words(count), count)
+        self._last[:] = [(keep, packed)]
+        return packed
 
     def codes(self, rows: Ids, lookup: Lookup) -> Codes:
         """Codes of rows."""
@@ -131,10 +138,13 @@ def quantize(norms: Floats, *, down: bool) -> tuple[Floats, NDArray[np.uint8]]:
 
 def words(mask: NDArray[np.bool_]) -> Words:
     """A bit for each row, 64 rows a word."""
-    padded = np.zeros(-(-len(mask) // BLOCK) * 8, np.uint8)
-    packed = np.packbits(mask, bitorder="little")
-    padded[: len(packed)] = packed
-    return padded.view("<u8").astype(np.uint64, copy=False)
+    return counted(mask)[0]
+
+
+def counted(mask: NDArray[np.bool_]) -> tuple[Words, int]:
+    """A bit for each row, 64 rows a word, and how many are set."""
+    out = np.empty(-(-len(mask) // BLOCK), np.uint64)
+    return out, _core.pack_mask(np.ascontiguousarray(mask), out)
 
 
 def bits(keep: Words, n: int) -> NDArray[np.bool_]:

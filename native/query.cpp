@@ -1,0 +1,86 @@
+// What comes before the scan: the tables of queries, and the rows that a filter keeps.
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "search.hpp"
+
+namespace gkmeans {
+
+constexpr std::size_t kFetched = 1 << 20;  // bytes of codewords that are fetched at once
+constexpr std::uint64_t kOnes = 0x0101010101010101;
+
+bool all_below(std::size_t n, const float* values, float limit) {
+    bool below = true;
+    for (std::size_t i = 0; i < n; ++i) below &= std::fabs(values[i]) < limit;  // NaN is not
+    return below;
+}
+
+void tables(const Kernels& kernels, const Asked& asked, int n, int W, const float* Q, const float* D,
+            float* out, float* bias) {
+    const int P = asked.P;
+    std::vector<float> rows(static_cast<std::size_t>(n) * P);
+    for (int i = 0; i < n; ++i) {
+        const float* q = Q + static_cast<std::size_t>(i) * P;
+        float* x = rows.data() + static_cast<std::size_t>(i) * P;
+        double sum = 0;
+        for (int p = 0; p < P; ++p) {
+            if (asked.l2) {
+                x[p] = q[p] - asked.shift[p];
+                if (asked.scale != 1) x[p] *= asked.scale;
+                sum += static_cast<double>(x[p]) * x[p];
+                x[p] *= -2;
+            } else {
+                sum -= static_cast<double>(q[p]) * asked.shift[p];
+                x[p] = q[p] * (-1 / asked.scale);
+            }
+        }
+        bias[i] = static_cast<float>(sum);
+    }
+    // The last scan has driven the codewords out of the near caches, and one query reads them once.
+    const auto* bytes = reinterpret_cast<const char*>(D);
+    const std::size_t size = static_cast<std::size_t>(W) * P * sizeof(float);
+    for (std::size_t b = 0; b < size && b < kFetched; b += 64) __builtin_prefetch(bytes + b, 0, 2);
+    kernels.products(n, P, W, rows.data(), D, out);
+}
+
+static std::uint64_t word_of(const std::uint8_t* bytes) {
+    std::uint64_t word = 0;
+    for (int g = 0; g < kBlock / 8; ++g) {
+        std::uint64_t eight;
+        std::memcpy(&eight, bytes + 8 * g, 8);
+        // byte j, 0 or 1, to bit 56 + j
+        word |= ((eight & kOnes) * 0x0102040810204080 >> 56) << 8 * g;
+    }
+    return word;
+}
+
+std::int64_t pack_mask(std::int64_t n, const std::uint8_t* mask, std::uint64_t* words) {
+    std::int64_t count = 0;
+    for (std::int64_t b = 0; b < n / kBlock; ++b) {
+        words[b] = word_of(mask + b * kBlock);
+        count += __builtin_popcountll(words[b]);
+    }
+    if (n % kBlock) {
+        std::uint8_t last[kBlock] = {};
+        std::memcpy(last, mask + n / kBlock * kBlock, static_cast<std::size_t>(n % kBlock));
+        words[n / kBlock] = word_of(last);
+        count += __builtin_popcountll(words[n / kBlock]);
+    }
+    return count;
+}
+
+std::int64_t mark_ids(std::int64_t m, const std::int64_t* ids, std::int64_t first, std::int64_t n,
+                      const std::uint64_t* keep, std::uint64_t* words) {
+    std::int64_t count = 0;
+    for (std::int64_t i = 0; i < m; ++i) {
+        const std::uint64_t row = static_cast<std::uint64_t>(ids[i]) - static_cast<std::uint64_t>(first);
+        if (row >= static_cast<std::uint64_t>(n)) continue;
+        const std::uint64_t bit = keep[row / kBlock] & std::uint64_t{1} << row % kBlock;
+        count += bit && !(words[row / kBlock] & bit);
+        words[row / kBlock] |= bit;
+    }
+    return count;
+}
+
+}  // namespace gkmeans
