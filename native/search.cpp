@@ -12,6 +12,7 @@ constexpr int kMostBound = 65535;
 constexpr int kNarrow = 24;     // tables whose sums of bytes say enough
 constexpr double kReach = 250;  // steps from the least score to the worst that is wanted
 constexpr int kCoarse = 180;    // steps that are too few for it
+constexpr int kCoarser = 90;    // and for the few rows of a list
 constexpr int kMany = 16;       // rows of a block that are scored together with those between them
 constexpr int kAhead = 8;       // blocks that are fetched before they are copied from
 constexpr float kNone = HUGE_VALF;
@@ -69,18 +70,32 @@ struct Bounds {
     }
 };
 
+// n is a multiple of 16: sixteen of each side by side.
 static void least_and_most(const float* values, int n, double& least, double& most) {
-    least = most = values[0];
-    for (int k = 1; k < n; ++k) {
-        if (values[k] < least) least = values[k];
-        if (values[k] > most) most = values[k];
+    float low[kPad], high[kPad];
+    for (int j = 0; j < kPad; ++j) low[j] = high[j] = values[j];
+    for (int k = kPad; k < n; k += kPad) {
+        for (int j = 0; j < kPad; ++j) {
+            const float v = values[k + j];
+            low[j] = v < low[j] ? v : low[j];
+            high[j] = v > high[j] ? v : high[j];
+        }
+    }
+    least = low[0];
+    most = high[0];
+    for (int j = 1; j < kPad; ++j) {
+        if (low[j] < least) least = low[j];
+        if (high[j] > most) most = high[j];
     }
 }
 
-static void round_down(const float* values, int n, double least, double steps, std::uint8_t* out) {
+// Steps above the least value. What the float product is above the true one, over all tables, is far below
+// the step that limits allow.
+static void round_down(const float* values, int n, float least, float steps, std::uint8_t* out) {
     for (int k = 0; k < n; ++k) {
-        const double level = (values[k] - least) * steps;
-        out[k] = level >= 255 ? 255 : level > 0 ? static_cast<std::uint8_t>(level) : 0;
+        float level = (values[k] - least) * steps;
+        level = level < 255.0f ? level : 255.0f;
+        out[k] = static_cast<std::uint8_t>(static_cast<int>(level));
     }
 }
 
@@ -112,11 +127,13 @@ static void bound(const Shelf& shelf, const Question& question, float worst, Bou
     out.step = step > 0 && std::isfinite(step) ? step : 1;
     const int pairs = shelf.lines.bits == 4 ? C + C % 2 : C;
     out.tables.assign(static_cast<std::size_t>(pairs) * Kp + (shelf.levels ? 256 : 0), 0);
-    if (!std::isfinite(out.size)) return;  // bounds of 0: every row is scored
+    const float steps = static_cast<float>(1 / out.step);
+    if (!std::isfinite(out.size) || !std::isfinite(steps)) return;  // bounds of 0: every row is scored
     for (int t = 0; t < tables; ++t) {
         const bool code = t < C;
-        round_down(code ? question.tables + t * Kp : shelf.levels, code ? Kp : 256, out.leasts[t],
-                   1 / out.step, out.tables.data() + static_cast<std::size_t>(code ? t : pairs) * Kp);
+        round_down(code ? question.tables + t * Kp : shelf.levels, code ? Kp : 256,
+                   static_cast<float>(out.leasts[t]), steps,
+                   out.tables.data() + static_cast<std::size_t>(code ? t : pairs) * Kp);
     }
 }
 
@@ -129,6 +146,7 @@ struct Walk {
     Sink sink;
     Bounds bounds;
     bool bounded;
+    int coarse = kCoarse;
     int stride = 1;  // grows: the first rows of all give the limit that the next are held to
 
     Walk(const Kernels& kernels, const Shelf& shelf, const Question& question, const Sink& sink)
@@ -165,7 +183,7 @@ struct Walk {
         if (!bounded || !(worst < kNone)) return kMostBound;
         const bool none = bounds.tables.empty();
         int limit = none ? 0 : bounds.limit(worst, question.bias);
-        if (none || (bounds.narrow && limit > 0 && limit < kCoarse)) {
+        if (none || (bounds.narrow && limit > 0 && limit < coarse)) {
             if (none) bounds = measured(shelf, question);
             bound(shelf, question, worst, bounds);
             limit = bounds.limit(worst, question.bias);
@@ -275,6 +293,7 @@ std::int64_t within(const Kernels& kernels, const Shelf& shelf, const Question& 
 template <typename Sink>
 static void visit(const Visits& visits, int i, Walk<Sink>& walk) {
     const std::size_t at = static_cast<std::size_t>(i) * visits.m;
+    walk.coarse = kCoarser;
     walk.question.most = 0;
     for (int j = 0; j < visits.m; ++j) {
         walk.question.most = std::fmax(walk.question.most, std::fabs(visits.biases[at + j]));
@@ -305,8 +324,13 @@ std::int64_t within_lists(const Kernels& kernels, const Shelf& shelf, const Visi
 
 void take_values(int n, const float* values, std::int64_t first, int k, float* scores, std::int64_t* ids) {
     Heap heap{k, scores, ids};
-    for (int i = 0; i < n; ++i) {
-        if (values[i] <= heap.worst() && values[i] < kNone) heap.take(values[i], first + i);
+    for (int i = 0; i < n; i += kPad) {
+        const float worst = heap.worst();
+        int some = 0;
+        for (int j = 0; j < kPad; ++j) some |= values[i + j] <= worst;
+        for (int j = 0; some && j < kPad; ++j) {
+            if (values[i + j] < kNone) heap.take(values[i + j], first + i + j);
+        }
     }
 }
 
