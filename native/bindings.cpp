@@ -1,45 +1,14 @@
 // The kernels as Python functions. Shapes and codes are checked here, before any pointer is handed on.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
+#include "bindings.hpp"
+
 #include <nanobind/stl/vector.h>
 
-#include <climits>
 #include <cmath>
 #include <cstdlib>
 #include <memory>
-#include <optional>
-#include <string>
 #include <vector>
 
-#include "kernels.hpp"
-#include "search.hpp"
-
-namespace nb = nanobind;
 using namespace gkmeans;
-
-template <typename T, int N>
-using In = nb::ndarray<const T, nb::ndim<N>, nb::c_contig, nb::device::cpu>;
-template <typename T, int N>
-using Out = nb::ndarray<T, nb::ndim<N>, nb::c_contig, nb::device::cpu>;
-using Level = std::optional<std::string>;
-
-static void require(bool ok, const char* rule) {
-    if (!ok) throw nb::value_error(rule);
-}
-
-static int dimension(std::size_t size) {
-    require(size <= INT_MAX, "a dimension is larger than 2^31 - 1; pass smaller blocks");
-    return static_cast<int>(size);
-}
-
-static const Kernels& at_level(const Level& level) {
-    if (!level) return active();
-    const Kernels* k = find(level->c_str());
-    require(k != nullptr, "level is not one that this CPU and build have; see simd_levels()");
-    return *k;
-}
 
 static const char* const kCodeRule = "a code is not below the number of codewords";
 
@@ -255,10 +224,9 @@ static Shelf checked_shelf(const In<std::uint8_t, 3>& blocks, const In<std::uint
     return shelf;
 }
 
-// The rows with their ids and norms, and the tables that a query brings to them.
-static Shelf searched_shelf(const In<std::uint8_t, 3>& blocks, const In<std::uint64_t, 1>& keep,
-                            const In<std::int64_t, 1>& ids, std::int64_t first, int bits,
-                            const In<float, 1>& levels, const In<float, 1>& norms, int C, int Kp) {
+Shelf gkmeans::searched_shelf(const In<std::uint8_t, 3>& blocks, const In<std::uint64_t, 1>& keep,
+                              const In<std::int64_t, 1>& ids, std::int64_t first, int bits,
+                              const In<float, 1>& levels, const In<float, 1>& norms, int C, int Kp) {
     const bool norm = levels.shape(0) > 0;
     Shelf shelf = checked_shelf(blocks, keep, C, bits, norm);
     require(bits == 16 ? Kp >= 1 && Kp <= 65536 : Kp == 1 << bits, "tables must have 2^bits entries");
@@ -294,7 +262,9 @@ static void search_blocks(In<std::uint8_t, 3> blocks, In<std::uint64_t, 1> keep,
     nb::gil_scoped_release release;
     std::vector<Question> questions;
     for (int i = 0; i < n; ++i) {
-        questions.push_back({tables.data() + static_cast<std::size_t>(i) * C * Kp, bias.data()[i], floor});
+        const float own = bias.data()[i];
+        questions.push_back(
+            {tables.data() + static_cast<std::size_t>(i) * C * Kp, own, floor, std::fabs(own)});
     }
     search(kernels, shelf, n, questions.data(), k, scores.data(), found.data());
 }
@@ -317,7 +287,7 @@ static std::int64_t within_blocks(In<std::uint8_t, 3> blocks, In<std::uint64_t, 
     require(scores.shape(0) == found.shape(0), "scores and found must have the same shape");
     const Kernels& kernels = at_level(level);
     nb::gil_scoped_release release;
-    return within(kernels, shelf, {tables.data(), bias, floor}, limit,
+    return within(kernels, shelf, {tables.data(), bias, floor, std::fabs(bias)}, limit,
                   static_cast<std::int64_t>(scores.shape(0)), scores.data(), found.data());
 }
 
@@ -366,6 +336,7 @@ NB_MODULE(_core, m) {
           nb::arg("bits"), array("levels"), array("norms"), array("tables"), nb::arg("bias"),
           nb::arg("floor"), nb::arg("limit"), array("scores"), array("found"), level);
     m.def("gather", &gather_rows, array("blocks"), array("keep"), array("out"), array("rows"));
+    bind_lists(m);
     m.def("simd_level", [] { return std::string(active().name); });
     m.def("simd_levels", [] {
         std::vector<std::string> names;

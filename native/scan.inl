@@ -7,21 +7,50 @@
 namespace gkmeans {
 namespace GKMEANS_LEVEL {
 
+constexpr int kHeld = kTile / kLanes;               // registers of a tile
+constexpr int kAside = kHeld >= 8 ? 1 : 8 / kHeld;  // rows, or tiles, that are summed side by side
+
+// Products of R rows with S tiles, the first `width` columns of them.
+template <int R, int S>
+static inline void some_products(int P, int W, int width, const float* Q, const float* D, float* out) {
+    Vec sum[R][S * kHeld];
+    for (int r = 0; r < R; ++r) {
+        for (int j = 0; j < S * kHeld; ++j) sum[r][j] = splat(0.0f);
+    }
+    for (int p = 0; p < P; ++p) {
+        for (int j = 0; j < S * kHeld; ++j) {
+            const Vec d =
+                load(D + (static_cast<std::size_t>(j / kHeld) * P + p) * kTile + j % kHeld * kLanes);
+            for (int r = 0; r < R; ++r)
+                sum[r][j] = sum[r][j] + splat(Q[static_cast<std::size_t>(r) * P + p]) * d;
+        }
+    }
+    for (int r = 0; r < R; ++r) {
+        for (int j = 0; j < width / kLanes; ++j)
+            store(out + static_cast<std::size_t>(r) * W + j * kLanes, sum[r][j]);
+    }
+}
+
 // The sum over p is taken in order for every column, so a query's tables do not depend on its company.
 static void products(int n, int P, int W, const float* Q, const float* D, float* out) {
-    constexpr int kHeld = kTile / kLanes;
-    for (int k = 0; k < W; k += kTile, D += static_cast<std::size_t>(P) * kTile) {
-        const int held = (W - k < kTile ? W - k : kTile) / kLanes;
-        for (int i = 0; i < n; ++i) {
-            const float* q = Q + static_cast<std::size_t>(i) * P;
-            Vec sum[kHeld];
-            for (int j = 0; j < kHeld; ++j) sum[j] = splat(0.0f);
-            for (int p = 0; p < P; ++p) {
-                for (int j = 0; j < kHeld; ++j)
-                    sum[j] = sum[j] + splat(q[p]) * load(D + p * kTile + j * kLanes);
-            }
-            for (int j = 0; j < held; ++j)
-                store(out + static_cast<std::size_t>(i) * W + k + j * kLanes, sum[j]);
+    const int whole = n - n % kAside;
+    const auto at = [&](int i, int k) { return out + static_cast<std::size_t>(i) * W + k; };
+    for (int k = 0; k < W; k += kTile) {
+        const float* tile = D + static_cast<std::size_t>(k) * P;
+        const int width = W - k < kTile ? W - k : kTile;
+        for (int i = 0; i < whole; i += kAside)
+            some_products<kAside, 1>(P, W, width, Q + static_cast<std::size_t>(i) * P, tile, at(i, k));
+    }
+    for (int i = whole; i < n; ++i) {
+        const float* q = Q + static_cast<std::size_t>(i) * P;
+        int k = 0;
+        for (; k + kAside * kTile <= W; k += kAside * kTile) {
+            const float* tiles = D + static_cast<std::size_t>(k) * P;
+            some_products<1, kAside>(P, W, kAside * kTile, q, tiles, at(i, k));
+        }
+        for (; k < W; k += kTile) {
+            const float* tile = D + static_cast<std::size_t>(k) * P;
+            some_products<1, 1>(P, W, W - k < kTile ? W - k : kTile, q, tile, at(i, k));
         }
     }
 }

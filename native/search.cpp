@@ -12,6 +12,7 @@ constexpr int kMostBound = 65535;
 constexpr int kNarrow = 24;     // tables whose sums of bytes say enough
 constexpr double kReach = 250;  // steps from the least score to the worst that is wanted
 constexpr int kCoarse = 180;    // steps that are too few for it
+constexpr int kCoarser = 90;    // and for the few rows of a list
 constexpr int kMany = 16;       // rows of a block that are scored together with those between them
 constexpr int kAhead = 8;       // blocks that are fetched before they are copied from
 constexpr float kNone = HUGE_VALF;
@@ -53,63 +54,87 @@ static void score(const Shelf& shelf, const Question& question, std::int64_t b, 
 // score.
 struct Bounds {
     std::vector<std::uint8_t> tables;
-    double least = 0, step = 1, slack = 0;
+    std::vector<double> leasts;  // of each table
+    double least = 0, step = 1, slack = 0, size = 0, widest = 0;
     bool narrow = false;
+
+    // The score that is left over the bias and the least that the tables give.
+    double reach(float worst, float bias) const { return static_cast<double>(worst) + slack - bias - least; }
 
     // The greatest bound that a row with this score can have, or -1, or kMostBound where no bound says
     // anything.
-    int limit(float worst) const {
-        const double bound = (static_cast<double>(worst) + slack - least) / step + 1;
+    int limit(float worst, float bias) const {
+        const double bound = reach(worst, bias) / step + 1;
         if (!std::isfinite(bound) || bound >= (narrow ? 255 : kMostBound)) return kMostBound;
         return bound < 1 ? -1 : static_cast<int>(bound);
     }
 };
 
+// n is a multiple of 16: sixteen of each side by side.
 static void least_and_most(const float* values, int n, double& least, double& most) {
-    least = most = values[0];
-    for (int k = 1; k < n; ++k) {
-        if (values[k] < least) least = values[k];
-        if (values[k] > most) most = values[k];
+    float low[kPad], high[kPad];
+    for (int j = 0; j < kPad; ++j) low[j] = high[j] = values[j];
+    for (int k = kPad; k < n; k += kPad) {
+        for (int j = 0; j < kPad; ++j) {
+            const float v = values[k + j];
+            low[j] = v < low[j] ? v : low[j];
+            high[j] = v > high[j] ? v : high[j];
+        }
+    }
+    least = low[0];
+    most = high[0];
+    for (int j = 1; j < kPad; ++j) {
+        if (low[j] < least) least = low[j];
+        if (high[j] > most) most = high[j];
     }
 }
 
-static void round_down(const float* values, int n, double least, double steps, std::uint8_t* out) {
+// Steps above the least value. What the float product is above the true one, over all tables, is far below
+// the step that limits allow.
+static void round_down(const float* values, int n, float least, float steps, std::uint8_t* out) {
     for (int k = 0; k < n; ++k) {
-        const double level = (values[k] - least) * steps;
-        out[k] = level >= 255 ? 255 : level > 0 ? static_cast<std::uint8_t>(level) : 0;
+        float level = (values[k] - least) * steps;
+        level = level < 255.0f ? level : 255.0f;
+        out[k] = static_cast<std::uint8_t>(static_cast<int>(level));
     }
 }
 
-// Bounds for rows that score at most `worst`. Few tables are added up in bytes, in steps that reach just that
-// far.
-static Bounds bounds_of(const Shelf& shelf, const Question& question, float worst) {
+// What all bounds of a question have in common.
+static Bounds measured(const Shelf& shelf, const Question& question) {
     const int C = shelf.lines.C, Kp = shelf.Kp, tables = C + (shelf.levels != nullptr);
     Bounds out;
-    std::vector<double> least(tables);
-    double widest = 0, size = std::fabs(question.bias);
+    out.leasts.resize(tables);
+    out.size = question.most;
     for (int t = 0; t < tables; ++t) {
-        double most;
-        least_and_most(t < C ? question.tables + t * Kp : shelf.levels, t < C ? Kp : 256, least[t], most);
-        if (most - least[t] > widest) widest = most - least[t];
-        size += std::fmax(std::fabs(least[t]), std::fabs(most));
-        out.least += least[t];
+        double most, &least = out.leasts[t];
+        least_and_most(t < C ? question.tables + t * Kp : shelf.levels, t < C ? Kp : 256, least, most);
+        if (most - least > out.widest) out.widest = most - least;
+        out.size += std::fmax(std::fabs(least), std::fabs(most));
+        out.least += least;
     }
-    out.least += question.bias;
     // Float sums of `tables` terms may fall short of the true ones by this much. The levels bound the norms,
     // too.
-    out.slack = (tables + 2) * std::ldexp(size, -23);
+    out.slack = (tables + 2) * std::ldexp(out.size, -23);
     out.narrow = tables <= kNarrow;
-    const double step = out.narrow ? (worst + out.slack - out.least) / kReach : widest / 255;
-    if (step > 0 && std::isfinite(step)) out.step = step;
+    return out;
+}
+
+// Byte tables for rows that score at most `worst`. Few tables are added up in bytes, in steps that reach just
+// that far.
+static void bound(const Shelf& shelf, const Question& question, float worst, Bounds& out) {
+    const int C = shelf.lines.C, Kp = shelf.Kp, tables = static_cast<int>(out.leasts.size());
+    const double step = out.narrow ? out.reach(worst, question.bias) / kReach : out.widest / 255;
+    out.step = step > 0 && std::isfinite(step) ? step : 1;
     const int pairs = shelf.lines.bits == 4 ? C + C % 2 : C;
     out.tables.assign(static_cast<std::size_t>(pairs) * Kp + (shelf.levels ? 256 : 0), 0);
-    if (!std::isfinite(size)) return out;  // bounds of 0: every row is scored
+    const float steps = static_cast<float>(1 / out.step);
+    if (!std::isfinite(out.size) || !std::isfinite(steps)) return;  // bounds of 0: every row is scored
     for (int t = 0; t < tables; ++t) {
         const bool code = t < C;
-        round_down(code ? question.tables + t * Kp : shelf.levels, code ? Kp : 256, least[t], 1 / out.step,
+        round_down(code ? question.tables + t * Kp : shelf.levels, code ? Kp : 256,
+                   static_cast<float>(out.leasts[t]), steps,
                    out.tables.data() + static_cast<std::size_t>(code ? t : pairs) * Kp);
     }
-    return out;
 }
 
 // One question's way through the blocks; Sink has worst() and take(score, id).
@@ -121,6 +146,7 @@ struct Walk {
     Sink sink;
     Bounds bounds;
     bool bounded;
+    int coarse = kCoarse;
     int stride = 1;  // grows: the first rows of all give the limit that the next are held to
 
     Walk(const Kernels& kernels, const Shelf& shelf, const Question& question, const Sink& sink)
@@ -128,11 +154,15 @@ struct Walk {
         bounded = kernels.candidates && shelf.lines.bits <= 8 && shelf.lines.C < 256;
     }
 
-    void run(std::int64_t begin, std::int64_t end) {
+    // Rows from `first` to `last`, which need not fill their blocks.
+    void run(std::int64_t first, std::int64_t last) {
         std::uint64_t words[kStride];
-        for (std::int64_t b = begin; b < end;) {
+        const std::int64_t end = (last + kBlock - 1) / kBlock;
+        for (std::int64_t b = first / kBlock; b < end;) {
             const int n = static_cast<int>(end - b < stride ? end - b : stride);
             for (int i = 0; i < n; ++i) words[i] = shelf.keep[b + i];
+            if (b * kBlock < first) words[0] &= ~std::uint64_t{0} << first % kBlock;
+            if (b + n == end && last % kBlock) words[n - 1] &= ~(~std::uint64_t{0} << last % kBlock);
             const int limit = limit_now();
             if (limit < 0) return;  // nothing can be better: scores are at the least already
             if (limit < kMostBound) {
@@ -151,10 +181,12 @@ struct Walk {
     int limit_now() {
         const float worst = sink.worst();
         if (!bounded || !(worst < kNone)) return kMostBound;
-        int limit = bounds.tables.empty() ? 0 : bounds.limit(worst);
-        if (bounds.tables.empty() || (bounds.narrow && limit > 0 && limit < kCoarse)) {
-            bounds = bounds_of(shelf, question, worst);
-            limit = bounds.limit(worst);
+        const bool none = bounds.tables.empty();
+        int limit = none ? 0 : bounds.limit(worst, question.bias);
+        if (none || (bounds.narrow && limit > 0 && limit < coarse)) {
+            if (none) bounds = measured(shelf, question);
+            bound(shelf, question, worst, bounds);
+            limit = bounds.limit(worst, question.bias);
         }
         return limit;
     }
@@ -230,7 +262,7 @@ void search(const Kernels& kernels, const Shelf& shelf, int n, const Question* q
     const std::int64_t some = n == 1 ? shelf.blocks : (kCacheBytes + bytes - 1) / bytes;
     for (std::int64_t b = 0; b < shelf.blocks; b += some) {
         const std::int64_t end = b + some < shelf.blocks ? b + some : shelf.blocks;
-        for (auto& walk : walks) walk.run(b, end);
+        for (auto& walk : walks) walk.run(b * kBlock, end * kBlock);
     }
 }
 
@@ -253,8 +285,53 @@ struct List {
 std::int64_t within(const Kernels& kernels, const Shelf& shelf, const Question& question, float limit,
                     std::int64_t room, float* scores, std::int64_t* ids) {
     Walk<List> walk(kernels, shelf, question, List{limit, room, 0, scores, ids});
-    walk.run(0, shelf.blocks);
+    walk.run(0, shelf.blocks * kBlock);
     return walk.sink.count;
+}
+
+// The lists of question i, nearest first.
+template <typename Sink>
+static void visit(const Visits& visits, int i, Walk<Sink>& walk) {
+    const std::size_t at = static_cast<std::size_t>(i) * visits.m;
+    walk.coarse = kCoarser;
+    walk.question.most = 0;
+    for (int j = 0; j < visits.m; ++j) {
+        walk.question.most = std::fmax(walk.question.most, std::fabs(visits.biases[at + j]));
+    }
+    for (int j = 0; j < visits.m; ++j) {
+        const std::int64_t* rows = visits.offsets + visits.lists[at + j];
+        walk.question.bias = visits.biases[at + j];
+        if (rows[0] < rows[1]) walk.run(rows[0], rows[1]);
+    }
+}
+
+void search_lists(const Kernels& kernels, const Shelf& shelf, const Visits& visits, int n,
+                  const Question* questions, int k, float* scores, std::int64_t* ids) {
+    for (int i = 0; i < n; ++i) {
+        const std::size_t at = static_cast<std::size_t>(i) * k;
+        Walk<Heap> walk(kernels, shelf, questions[i], Heap{k, scores + at, ids + at});
+        visit(visits, i, walk);
+    }
+}
+
+std::int64_t within_lists(const Kernels& kernels, const Shelf& shelf, const Visits& visits,
+                          const Question& question, float limit, std::int64_t room, float* scores,
+                          std::int64_t* ids) {
+    Walk<List> walk(kernels, shelf, question, List{limit, room, 0, scores, ids});
+    visit(visits, 0, walk);
+    return walk.sink.count;
+}
+
+void take_values(int n, const float* values, std::int64_t first, int k, float* scores, std::int64_t* ids) {
+    Heap heap{k, scores, ids};
+    for (int i = 0; i < n; i += kPad) {
+        const float worst = heap.worst();
+        int some = 0;
+        for (int j = 0; j < kPad; ++j) some |= values[i + j] <= worst;
+        for (int j = 0; some && j < kPad; ++j) {
+            if (values[i + j] < kNone) heap.take(values[i + j], first + i + j);
+        }
+    }
 }
 
 void gather(const Shelf& shelf, std::uint8_t* to, std::int64_t* rows) {

@@ -21,6 +21,7 @@ struct Shelf {
 struct Question {
     const float* tables;  // (C, Kp)
     float bias, floor;
+    float most;  // the size of the largest bias, where it changes from list to list
 };
 
 // The k best (score, id) of each of n questions, kept as heaps with the worst on top; +inf and -1 at first.
@@ -34,6 +35,42 @@ void sort(int n, int k, float* scores, std::int64_t* ids);
 // there are.
 std::int64_t within(const Kernels&, const Shelf&, const Question&, float limit, std::int64_t room,
                     float* scores, std::int64_t* ids);
+
+// Rows of a list are offsets[list] to offsets[list + 1]. Each of n questions asks m lists, with a bias for
+// each.
+struct Visits {
+    const std::int64_t* offsets;
+    int m;
+    const std::int64_t* lists;  // (n, m)
+    const float* biases;        // (n, m)
+};
+
+// As search, of the lists asked alone; the questions' own biases are not used.
+void search_lists(const Kernels&, const Shelf&, const Visits&, int n, const Question* questions, int k,
+                  float* scores, std::int64_t* ids);
+
+// As within, of the lists that one question asks.
+std::int64_t within_lists(const Kernels&, const Shelf&, const Visits&, const Question&, float limit,
+                          std::int64_t room, float* scores, std::int64_t* ids);
+
+// A heap of k takes n values, a multiple of kPad, whose ids are first, first + 1, …; those of +inf are none.
+void take_values(int n, const float* values, std::int64_t first, int k, float* scores, std::int64_t* ids);
+
+// Centres in groups, each group in tiles of its own; where there are several, each group has a centre, too.
+struct Centres {
+    int P, groups;
+    const float* tiles;          // (tiles, P, kTile)
+    const float* norms;          // (tiles * kTile) +inf past the end of a group
+    const std::int64_t* starts;  // (groups + 1) the first tile of each group
+    const std::int64_t* firsts;  // (groups + 1) the first list of each group
+    const float* top_tiles;      // (.., P, kTile) centres of the groups
+    const float* top_norms;      // (.. * kTile)
+};
+
+// The m lists with the least bias + <q, centre> + norm for each of n rows, best first, among the groups that
+// are nearest by their own centres and hold `wanted` lists.
+void probe(const Kernels&, const Centres&, int n, const float* Q, const float* bias, std::int64_t wanted,
+           int m, float* scores, std::int64_t* lists);
 
 // Copies the rows kept, packed, into blocks `to`, and their numbers into `rows`.
 void gather(const Shelf&, std::uint8_t* to, std::int64_t* rows);

@@ -11,7 +11,7 @@ import pytest
 
 import gkmeans as gk
 from conftest import correlated, message_of
-from gkmeans.index import disk, flat, segment
+from gkmeans.index import disk, segment
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +104,7 @@ def test_a_vector_takes_the_bytes_promised_on_disk(fitted, tmp_path):
     index = gk.FlatIndex(fitted[0])
     n = 64 * 800
     codes = np.random.default_rng(0).integers(0, 20, (n, 3)).astype(np.uint8)
-    index._state = flat.State((segment.Segment.of(codes, np.arange(n), index._lookup, "byte"),), n)
+    index._state = segment.State((segment.Segment.of(codes, np.arange(n), index._lookup, "byte"),), n)
     index.save(tmp_path / "index")
     size = sum(path.stat().st_size for path in (tmp_path / "index").glob("segment-*"))
     assert 4 * n <= size <= 4 * n * 1.02

@@ -22,8 +22,8 @@ LINE = [
     *("initialization.hierarchical", "relaxation", "encoding", "estimators", "estimators.base", "estimators.group"),
     *("estimators.cartesian", "estimators.optimized_cartesian", "baselines"),
     *("store", "_formats", "vectors", "_download", "datasets", "_top", "metrics", "index", "index.lookup"),
-    *("index.segment", "index.filters", "index.scan", "index.disk", "index.flat", "index.opened"),
-    *("index.suggest",),
+    *("index.segment", "index.filters", "index.scan", "index.disk", "index.base", "index.flat", "index.partition"),
+    *("index.coarse", "index.lists", "index.probes", "index.ivf", "index.opened", "index.suggest"),
     *("interop", "interop.faiss", "__init__"),
     *("experiments.paper",),
     *("experiments.methods",),
@@ -159,7 +159,9 @@ def test_public_names_have_docstrings(name):
 
 def test_public_names_are_those_of_the_design():
     estimators = ("GroupKMeans", "CartesianKMeans", "OptimizedCartesianKMeans")
-    assert {*estimators, "FlatIndex", "open_index", "load", "datasets", "DataWarning", "FileError"} <= set(gk.__all__)
+    assert {*estimators, "FlatIndex", "IVFIndex", "open_index", "load", "datasets", "DataWarning", "FileError"} <= set(
+        gk.__all__
+    )
     methods = "fit encode decode relative_distortion transform inverse_transform score save"
     assert {f"{name}.{method}" for name in estimators for method in methods.split()} <= set(PUBLIC)
     assert all(hasattr(gk, name) for name in gk.__all__)

@@ -7,6 +7,7 @@ from .estimators.cartesian import CartesianKMeans
 from .estimators.group import GroupKMeans
 from .estimators.optimized_cartesian import OptimizedCartesianKMeans
 from .index.flat import FlatIndex
+from .index.ivf import IVFIndex
 from .index.opened import open_index
 from .index.suggest import suggest
 from .interop.faiss import from_faiss, to_faiss
@@ -19,6 +20,7 @@ __all__ = [
     "FileError",
     "FlatIndex",
     "GroupKMeans",
+    "IVFIndex",
     "OptimizedCartesianKMeans",
     "datasets",
     "from_faiss",

@@ -101,5 +101,54 @@ def gather(
     out: NDArray[np.uint8],  # (ceil(kept / 64), lines, 64) the rows kept, packed
     rows: NDArray[np.int64],  # (kept,) their numbers
 ) -> None: ...
+def probe(
+    Q: _Floats,  # (n, P)
+    bias: _Floats,  # (n,)
+    tiles: _Floats,  # (tiles, P, 32) centres, each group of them in tiles of its own
+    norms: _Floats,  # (tiles * 32,) +inf past the end of a group; score = bias + <q, centre> + norm
+    starts: NDArray[np.int64],  # (groups + 1,) the first tile of each group
+    firsts: NDArray[np.int64],  # (groups + 1,) the first list of each group
+    top_tiles: _Floats,  # (tiles, P, 32) centres of the groups, where there are several
+    top_norms: _Floats,  # (tiles * 32,)
+    wanted: int,  # lists that the groups looked into hold at least
+    scores: _Floats,  # (n, m) +inf at first; out, smallest first
+    lists: NDArray[np.int64],  # (n, m) -1 at first; out
+    level: str | None = None,
+) -> None: ...
+def search_lists(
+    blocks: NDArray[np.uint8],
+    keep: NDArray[np.uint64],
+    ids: NDArray[np.int64],
+    first: int,
+    bits: int,
+    levels: _Floats,
+    norms: _Floats,
+    offsets: NDArray[np.int64],  # (lists + 1,) rows of a list are offsets[list] to offsets[list + 1]
+    tables: _Floats,  # (n, C, Kp)
+    lists: NDArray[np.int64],  # (n, m) those that each query asks
+    biases: _Floats,  # (n, m) score = max(floor, bias + Σ tables[c, code_c] + norm)
+    floor: float,
+    scores: _Floats,  # (n, k) as in search
+    found: NDArray[np.int64],  # (n, k)
+    level: str | None = None,
+) -> None: ...
+def within_lists(
+    blocks: NDArray[np.uint8],
+    keep: NDArray[np.uint64],
+    ids: NDArray[np.int64],
+    first: int,
+    bits: int,
+    levels: _Floats,
+    norms: _Floats,
+    offsets: NDArray[np.int64],
+    tables: _Floats,  # (C, Kp)
+    lists: NDArray[np.int64],  # (1, m)
+    biases: _Floats,  # (1, m)
+    floor: float,
+    limit: float,
+    scores: _Floats,  # (room,) out, in no order
+    found: NDArray[np.int64],  # (room,) out
+    level: str | None = None,
+) -> int: ...
 def simd_level() -> str: ...
 def simd_levels() -> list[str]: ...

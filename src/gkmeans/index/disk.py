@@ -24,8 +24,8 @@ from ..estimators.base import AdditiveQuantizer
 from .lookup import BLOCK, Lookup, lines_of
 from .segment import NO_FLOATS, NO_IDS, Segment, State, all_words
 
-MANIFEST, MODEL, LOCK = "manifest.json", "model.safetensors", "lock"
-FORMAT, SEGMENT, DEAD = "gkmeans-index", "gkmeans-segment", "gkmeans-removed"
+MANIFEST, MODEL, LISTS, LOCK = "manifest.json", "model.safetensors", "lists.safetensors", "lock"
+FORMAT, SEGMENT, DEAD, CENTRES = "gkmeans-index", "gkmeans-segment", "gkmeans-removed", "gkmeans-lists"
 VERSION = 1
 _NAMES = re.compile(r"(segment|removed)-[0-9]{1,20}-[0-9]{1,10}\.safetensors")
 
@@ -40,15 +40,25 @@ class Disk:
         self._lock: IO[bytes] | None = None
 
     @classmethod
-    def create(cls, folder: Path, est: AdditiveQuantizer, description: dict[str, Any], state: State) -> None:
-        """Write a new index; the folder must be empty or not there."""
+    def create(
+        cls,
+        folder: Path,
+        est: AdditiveQuantizer,
+        description: dict[str, Any],
+        state: State,
+        lists: _files.Arrays | None = None,
+    ) -> None:
+        """Write a new index, with what its ``lists`` are where it has any; the folder must be empty or not there."""
         with _explained(folder):
             folder.mkdir(exist_ok=True)
             if any(folder.iterdir()):
                 raise FileError(f"{folder} is not empty; pass a new folder")
             est.save(folder / MODEL)
-            digest = hashlib.sha256((folder / MODEL).read_bytes()).hexdigest()
-            disk = cls(folder, {**description, "model": digest}, 0)
+            digests = {"model": digest_of(folder / MODEL)}
+            if lists is not None:
+                _files.write(folder / LISTS, CENTRES, lists, {})
+                digests["lists"] = digest_of(folder / LISTS)
+            disk = cls(folder, {**description, **digests}, 0)
             segments = tuple(replace(segment, file="", dead_file="") for segment in state.segments)
             disk._write(State(segments, state.next_id))
             sync(folder.parent)
@@ -131,6 +141,11 @@ def _explained(folder: Path) -> Iterator[None]:
         ) from error
 
 
+def digest_of(path: Path) -> str:
+    """The sha256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def sync(folder: Path) -> None:
     """Flush the names in a folder."""
     handle = os.open(folder, os.O_RDONLY)
@@ -188,6 +203,7 @@ def _arrays(segment: Segment) -> _files.Arrays:
         "ids": segment.ids,
         "levels": segment.levels,
         "norms": segment.norms,
+        "offsets": segment.offsets,
     }
     return {name: array for name, array in arrays.items() if array.size}
 
@@ -200,18 +216,24 @@ def read_segment(folder: Path, entry: dict[str, str], lookup: Lookup, norms: str
         n, first = description["n"], description["first"]
         blocks, ids = arrays["blocks"], arrays.get("ids", NO_IDS)
         levels, floats = arrays.get("levels", NO_FLOATS), arrays.get("norms", NO_FLOATS)
+        offsets = arrays.get("offsets", NO_IDS)
         if not (isinstance(n, int) and n >= 1 and isinstance(first, int) and 0 <= first < 2**63 - n):
             raise ValueError(f"{n} rows from id {first}")
         L = lines_of(lookup.C, lookup.K) + lookup.has_norms
         wanted = [(blocks, "|u1", (-(-n // BLOCK), L, BLOCK)), (ids, "<i8", (n,) if len(ids) else (0,))]
-        wanted += [(levels, "<f4", (256 * lookup.has_norms,))]
+        wanted += [
+            (levels, "<f4", (256 * lookup.has_norms,)),
+            (offsets, "<i8", (lookup.n_lists + bool(lookup.n_lists),)),
+        ]
         wanted += [(floats, "<f4", (n * (lookup.has_norms and norms == "float"),))]
         for array, dtype, shape in wanted:
             if array.dtype != np.dtype(dtype) or array.shape != shape:
                 raise ValueError(f"an array has dtype {array.dtype} and shape {array.shape}, not {dtype} and {shape}")
+        if len(offsets) and (offsets[0] != 0 or offsets[-1] != n or (np.diff(offsets) < 0).any()):
+            raise ValueError(f"lists of {n} rows that begin at {offsets[0]} and end at {offsets[-1]}, or overlap")
     except (KeyError, TypeError, ValueError) as error:
         raise FileError(f"{path} is not a segment of this index ({error}); use a copy of the folder") from error
-    segment = Segment(blocks, n, first, ids, levels, floats, all_words(n), n, file=entry["file"])
+    segment = Segment(blocks, n, first, ids, levels, floats, all_words(n), n, offsets, file=entry["file"])
     return _without_removed(folder, entry["removed"], segment)
 
 

@@ -26,6 +26,8 @@ METRICS = ("l2", "ip", "cosine")
 _QUERIES = 64
 _PAD, _TILE = 16, 32
 Blocks = NDArray[np.uint8]
+Lists = NDArray[np.int64]
+NO_LISTS: Lists = np.empty(0, np.int64)
 
 
 def bits_of(K: int) -> int:
@@ -88,6 +90,9 @@ def unpack(blocks: Blocks, rows: NDArray[np.int64], C: int, K: int) -> Codes:
 class Lookup:
     """What a fitted estimator and a metric give to the scan."""
 
+    n_lists = 0
+    """Lists that rows are kept in; 0: rows stand in the order in which they came."""
+
     def __init__(self, est: AdditiveQuantizer, metric: str) -> None:
         if metric not in METRICS:
             raise ValueError(f"metric={metric!r} is not known; use one of {', '.join(map(repr, METRICS))}")
@@ -100,8 +105,7 @@ class Lookup:
         self.bits = bits_of(self.K)
         self.Kp = -(-self.K // _PAD) * _PAD if self.bits == 16 else 1 << self.bits
         self._tiles = tiled(self.D, self.Kp)
-        self._frame = Frame(est.shift_, est.scale_)
-        self._shift = np.ascontiguousarray(est.shift_, np.float32)
+        self._frame = Frame(np.ascontiguousarray(est.shift_, np.float32), est.scale_)
         self._largest = float(np.sqrt(LARGEST_SQUARE / self.P))
         self.floor = 0.0 if metric == "l2" else -np.inf
         self.has_norms = metric == "l2"
@@ -126,22 +130,32 @@ class Lookup:
         """Spans of queries whose tables are held at once."""
         return spans(n, max(1, min(_QUERIES, BLOCK_FLOATS // (self.C * self.Kp))))
 
-    def tables(self, Q: NDArray[np.generic]) -> tuple[Floats, Floats]:
-        """Tables (q, C, Kp) and what is added to every score (q,)."""
-        out, bias = np.empty((len(Q), self.C * self.Kp), np.float32), np.empty(len(Q), np.float32)
-        if is_plain(Q):
-            x = cast("Floats", Q)
-            _core.tables(x, self._shift, self.est.scale_, self.metric == "l2", self._tiles, out, bias)
-            return out.reshape(len(x), self.C, self.Kp), bias
+    def prepared(self, Q: NDArray[np.generic]) -> tuple[Floats, Floats]:
+        """Rows (q, P) whose products with the codewords are the tables, and what is added to every score (q,)."""
         if self.metric == "l2":
             x = Rows(Q, self._frame).block(slice(None))
-            bias[:] = np.einsum("ij,ij->i", x, x, dtype=np.float64)
+            bias = np.einsum("ij,ij->i", x, x, dtype=np.float64)
             x *= -2
         else:
             x = np.ascontiguousarray(Q, np.float32)
-            bias[:] = -(x.astype(np.float64) @ self.est.shift_.astype(np.float64))
+            bias = -(x.astype(np.float64) @ self.est.shift_.astype(np.float64))
             x = x * np.float32(-1 / self.est.scale_)
+        return x, bias.astype(np.float32)
+
+    def products(self, x: Floats) -> Floats:
+        """Tables (q, C, Kp) of rows prepared."""
+        out = np.empty((len(x), self.C * self.Kp), np.float32)
         _core.products(x, self._tiles, out)
+        return out.reshape(len(x), self.C, self.Kp)
+
+    def tables(self, Q: NDArray[np.generic]) -> tuple[Floats, Floats]:
+        """Tables (q, C, Kp) and what is added to every score (q,); rows that need no conversion in one native call."""
+        if not is_plain(Q):
+            x, bias = self.prepared(Q)
+            return self.products(x), bias
+        x, bias = cast("Floats", Q), np.empty(len(Q), np.float32)
+        out = np.empty((len(x), self.C * self.Kp), np.float32)
+        _core.tables(x, self._frame.shift, self.est.scale_, self.metric == "l2", self._tiles, out, bias)
         return out.reshape(len(x), self.C, self.Kp), bias
 
     def distances(self, scores: Floats) -> Floats:
@@ -162,26 +176,41 @@ class Lookup:
             limit = np.float32(wanted)
         return float(np.nextafter(limit, np.float32(-np.inf)) if float(limit) > wanted else limit)
 
-    def encode(self, X: ArrayLike) -> Iterator[Codes]:
-        """Codes of vectors, already checked, in parts."""
-        data = check_X(self.est, X, reset=False, scale=self.est.scale_)
-        if self.metric != "cosine":
-            yield self.est._encode(data, None)
-            return
-        for start, stop in spans(len(data), 16 * READ_ROWS):
-            yield self.est._encode(units(data[start:stop], "X", start), None)
+    def vectors(self, X: ArrayLike) -> NDArray[np.generic]:
+        """Checked vectors (n, P)."""
+        return check_X(self.est, X, reset=False, scale=self.est.scale_)
 
-    def norms(self, codes: Codes) -> Floats:
-        """‖x̂‖² in the frame, (n,)."""
+    def parts(self, data: NDArray[np.generic]) -> Iterator[NDArray[np.generic]]:
+        """Checked vectors as they are encoded, part by part: of unit length for cosine."""
+        for start, stop in spans(len(data), 16 * READ_ROWS):
+            yield units(data[start:stop], "X", start) if self.metric == "cosine" else data[start:stop]
+
+    def encode(self, X: ArrayLike) -> tuple[Codes, Lists]:
+        """Codes (n, C) and, where there are lists, the list of each vector, (n,)."""
+        data = self.vectors(X)
+        if self.metric != "cosine":
+            return self.est._encode(data, None), NO_LISTS
+        return np.concatenate([self.est._encode(part, None) for part in self.parts(data)]), NO_LISTS
+
+    def decode(self, codes: Codes, lists: Lists) -> Floats:
+        """Vectors (n, P) that codes, and lists where there are any, stand for."""
+        return self.est.decode(codes)
+
+    def norms(self, codes: Codes, lists: Lists) -> Floats:
+        """What is added to the score of each row, (n,): ‖x̂‖² in the frame."""
         out = np.empty(len(codes), np.float32)
 
         def part(span: tuple[int, int]) -> None:
-            x = decode(self.D, codes[slice(*span)])
-            out[slice(*span)] = np.einsum("ij,ij->i", x, x, dtype=np.float64)
+            rows = slice(*span)
+            out[rows] = self._norms(decode(self.D, codes[rows]), lists[rows])
 
         with Workers(self.est.n_jobs) as workers:
             workers.map(part, spans(len(codes), READ_ROWS))
         return out
+
+    def _norms(self, x: Floats, lists: Lists) -> NDArray[np.float64]:
+        squares: NDArray[np.float64] = np.einsum("ij,ij->i", x, x, dtype=np.float64)
+        return squares
 
 
 def tiled(D: Floats, Kp: int) -> Floats:

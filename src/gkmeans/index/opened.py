@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 
-from .. import store
+from .. import _files, store
 from .._files import FileError
-from .disk import MODEL, Disk, read_manifest, read_segment
-from .flat import NORMS, FlatIndex
-from .lookup import METRICS
+from .._rows import Floats
+from ..estimators.base import AdditiveQuantizer
+from .base import NORMS
+from .coarse import check_centres
+from .disk import CENTRES, LISTS, MODEL, Disk, digest_of, read_manifest, read_segment
+from .flat import FlatIndex
+from .ivf import IVFIndex
+from .lookup import METRICS, Lists
 from .segment import State
 
 _TRIES = 10
 
 
-def open_index(folder: str | os.PathLike[str], *, verify: bool = True, n_jobs: int | None = None) -> FlatIndex:
+def open_index(
+    folder: str | os.PathLike[str], *, verify: bool = True, n_jobs: int | None = None
+) -> FlatIndex | IVFIndex:
     """Open an index that ``save`` wrote, its codes memory-mapped.
 
     ``add``, ``remove`` and ``compact`` of an opened index change the folder: each is there whole once it returns, and
@@ -34,7 +40,8 @@ def open_index(folder: str | os.PathLike[str], *, verify: bool = True, n_jobs: i
 
     Returns
     -------
-    FlatIndex
+    FlatIndex or IVFIndex
+        As it was saved.
 
     Raises
     ------
@@ -66,19 +73,39 @@ def open_index(folder: str | os.PathLike[str], *, verify: bool = True, n_jobs: i
     raise AssertionError
 
 
-def _opened(folder: Path, manifest: dict[str, object], verify: bool, n_jobs: int | None) -> FlatIndex:
+def _opened(folder: Path, manifest: dict[str, object], verify: bool, n_jobs: int | None) -> FlatIndex | IVFIndex:
     kind, metric, norms = (str(manifest.get(name)) for name in ("kind", "metric", "norms"))
-    if kind != "flat" or metric not in METRICS or norms not in NORMS:
+    if kind not in ("flat", "ivf") or metric not in METRICS or norms not in NORMS:
         raise FileError(
             f"{folder} holds a {kind} index ({metric}, {norms}), which this gkmeans does not know: use a newer one"
         )
-    if hashlib.sha256((folder / MODEL).read_bytes()).hexdigest() != manifest.get("model"):
-        raise FileError(f"{folder / MODEL} is not the model that the index was made with; use a copy of it")
-    index = FlatIndex(store.load(folder / MODEL), metric, norms=norms, n_jobs=n_jobs)
+    names = {"model": MODEL} if kind == "flat" else {"model": MODEL, "lists": LISTS}
+    for key, name in names.items():
+        if digest_of(folder / name) != manifest.get(key):
+            raise FileError(f"{folder / name} is not the file that the index was made with; use a copy of it")
+    est = store.load(folder / MODEL)
+    index: FlatIndex | IVFIndex
+    if kind == "flat":
+        index = FlatIndex(est, metric, norms=norms, n_jobs=n_jobs)
+    else:
+        index = IVFIndex._of(est, *_centres(folder / LISTS, est), metric, norms, n_jobs)
     entries = manifest["segments"]
     assert isinstance(entries, list)
     segments = tuple(read_segment(folder, entry, index._lookup, norms, verify) for entry in entries)
-    description = {name: manifest[name] for name in ("kind", "metric", "norms", "model")}
+    description = {name: manifest[name] for name in ("kind", "metric", "norms", *names)}
     index._disk = Disk(folder, description, int(str(manifest["serial"])))
     index._state = State(segments, int(str(manifest["next_id"])))
     return index
+
+
+def _centres(path: Path, est: AdditiveQuantizer) -> tuple[Floats, Lists]:
+    """Centres and groups of a file."""
+    arrays, _ = _files.read(path, CENTRES)
+    try:
+        centres, firsts = arrays["centres"], arrays["firsts"]
+        check_centres(centres, firsts, est.n_features_in_)
+        if est.shift_.any():
+            raise ValueError("a model that is not one of residuals")
+    except (KeyError, ValueError) as error:
+        raise FileError(f"{path} does not hold the lists of this index ({error}); use a copy of it") from error
+    return centres, firsts

@@ -17,7 +17,7 @@ from .._rows import Floats
 from .lookup import BLOCK, Lookup
 from .segment import Ids, Segment
 
-_PART_BLOCKS = 512
+PART_BLOCKS = 512
 """Blocks that are worth a thread."""
 
 
@@ -38,23 +38,23 @@ def search(
         best = np.full((stop - start, room), np.inf, np.float32)
         ids = np.full((stop - start, room), -1, np.int64)
         for piece in pieces:
-            _core.search(**_rows(piece, lookup), tables=tables, bias=bias, floor=lookup.floor, scores=best, found=ids)
+            _core.search(**rows_of(piece, lookup), tables=tables, bias=bias, floor=lookup.floor, scores=best, found=ids)
         _core.sort_heaps(best, ids)
         return best, ids
 
     tasks = [(group, part) for group in groups for part in parts]
-    results = _run(one, tasks, jobs)
+    results = run(one, tasks, jobs)
     if len(results) == 1 and room == k:
         return results[0]
     scores = np.full((len(Q), k), np.inf, np.float32)
     found = np.full((len(Q), k), -1, np.int64)
     for g, (start, stop) in enumerate(groups):
         own = results[g * len(parts) : (g + 1) * len(parts)]
-        scores[start:stop, :room], found[start:stop, :room] = own[0] if len(own) == 1 else _merged(own, room)
+        scores[start:stop, :room], found[start:stop, :room] = own[0] if len(own) == 1 else merged(own, room)
     return scores, found
 
 
-def _merged(parts: list[tuple[Floats, Ids]], k: int) -> tuple[Floats, Ids]:
+def merged(parts: list[tuple[Floats, Ids]], k: int) -> tuple[Floats, Ids]:
     """The k best of all parts."""
     best, ids = (np.concatenate([part[i] for part in parts], axis=1) for i in (0, 1))
     order = np.lexsort((ids, best), axis=-1)[:, :k]
@@ -69,20 +69,26 @@ def within(
 
     def one(row: int) -> tuple[Floats, Ids]:
         tables, bias = lookup.tables(Q[row : row + 1])
-        results = [_within(_rows(piece, lookup), tables[0], float(bias[0]), lookup.floor, limit) for piece in pieces]
-        scores = np.concatenate([np.empty(0, np.float32), *(result[0] for result in results)])
-        ids = np.concatenate([np.empty(0, np.int64), *(result[1] for result in results)])
-        order = np.lexsort((ids, scores))
-        return scores[order], ids[order]
+        asked = {"tables": tables[0], "bias": float(bias[0]), "floor": lookup.floor, "limit": limit}
+        return joined([all_of(_core.within, **rows_of(piece, lookup), **asked) for piece in pieces])
 
-    return _run(one, range(len(Q)), effective_jobs(n_jobs))
+    return run(one, range(len(Q)), effective_jobs(n_jobs))
 
 
-def _within(rows: dict[str, Any], tables: Floats, bias: float, floor: float, limit: float) -> tuple[Floats, Ids]:
+def joined(results: list[tuple[Floats, Ids]]) -> tuple[Floats, Ids]:
+    """All results, smallest first, ties by id."""
+    scores = np.concatenate([np.empty(0, np.float32), *(result[0] for result in results)])
+    ids = np.concatenate([np.empty(0, np.int64), *(result[1] for result in results)])
+    order = np.lexsort((ids, scores))
+    return scores[order], ids[order]
+
+
+def all_of(kernel: Callable[..., int], **asked: Any) -> tuple[Floats, Ids]:
+    """Scores and ids that a kernel finds, however many there are."""
     room = 1024
     while True:
         scores, ids = np.empty(room, np.float32), np.empty(room, np.int64)
-        count = _core.within(**rows, tables=tables, bias=bias, floor=floor, limit=limit, scores=scores, found=ids)
+        count = kernel(**asked, scores=scores, found=ids)
         if count <= room:
             return scores[:count], ids[:count]
         room = count
@@ -140,7 +146,7 @@ Piece = tuple[Segment, int, int]
 def _parts(segments: Sequence[Segment], count: int) -> list[list[Piece]]:
     """Blocks of all segments cut into at most ``count`` parts of about equal size."""
     total = sum(len(segment.blocks) for segment in segments)
-    size = max(_PART_BLOCKS, -(-total // count))
+    size = max(PART_BLOCKS, -(-total // count))
     parts = []
     for start, stop in spans(total, size):
         part, before = [], 0
@@ -153,7 +159,7 @@ def _parts(segments: Sequence[Segment], count: int) -> list[list[Piece]]:
     return parts
 
 
-def _rows(piece: Piece, lookup: Lookup) -> dict[str, Any]:
+def rows_of(piece: Piece, lookup: Lookup) -> dict[str, Any]:
     """What the kernel takes of a piece."""
     segment, first, last = piece
     rows = slice(first * BLOCK, last * BLOCK)
@@ -168,7 +174,7 @@ def _rows(piece: Piece, lookup: Lookup) -> dict[str, Any]:
     }
 
 
-def _run(function: Callable[[Item], Result], tasks: Sequence[Item], jobs: int) -> list[Result]:
+def run(function: Callable[[Item], Result], tasks: Sequence[Item], jobs: int) -> list[Result]:
     """Results in the order of the tasks; a single task or thread needs no pool, which takes as long as a small scan."""
     if jobs == 1 or len(tasks) == 1:
         return [function(task) for task in tasks]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from .. import _core
 from .._rows import Codes, Floats
-from .lookup import BLOCK, Blocks, Lookup, aligned, pack, unpack
+from .lookup import BLOCK, NO_LISTS, Blocks, Lists, Lookup, aligned, pack, unpack
 
 Ids = NDArray[np.int64]
 Words = NDArray[np.uint64]
@@ -23,7 +24,10 @@ MERGE_ROWS = 1 << 14
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """``n`` rows. ``ids`` is empty where they are ``first``, ``first + 1``, …; ``levels`` where there are no norms."""
+    """``n`` rows. ``ids`` is empty where they are ``first``, ``first + 1``, …; ``levels`` where there are no norms.
+
+    Rows of list l are ``offsets[l]`` to ``offsets[l + 1]``, which is empty where there are no lists.
+    """
 
     blocks: Blocks
     n: int
@@ -33,6 +37,7 @@ class Segment:
     norms: Floats
     keep: Words
     alive: int
+    offsets: Ids = field(default_factory=lambda: NO_IDS)
     file: str = ""
     """Name on disk; empty in memory."""
     dead_file: str = ""
@@ -41,18 +46,22 @@ class Segment:
     """The words of the last filter that kept few rows, and those rows packed together."""
 
     @classmethod
-    def of(cls, codes: Codes, ids: Ids, lookup: Lookup, norms: str) -> Segment:
-        """A segment of these codes."""
-        n = len(codes)
+    def of(cls, codes: Codes, ids: Ids, lookup: Lookup, norms: str, lists: Lists = NO_LISTS) -> Segment:
+        """A segment of these codes, list by list where there are lists."""
+        n, offsets = len(codes), NO_IDS
+        if lookup.n_lists:
+            order = np.argsort(lists, kind="stable")
+            codes, ids, lists = codes[order], ids[order], lists[order]
+            offsets = np.searchsorted(lists, np.arange(lookup.n_lists + 1)).astype(np.int64)
         first = int(ids[0])
         own = NO_IDS if (ids == np.arange(first, first + n)).all() else ids
         keep = all_words(n)
         if not lookup.has_norms:
-            return cls(pack(codes, lookup.K, None), n, first, own, NO_FLOATS, NO_FLOATS, keep, n)
-        exact = lookup.norms(codes)
+            return cls(pack(codes, lookup.K, None), n, first, own, NO_FLOATS, NO_FLOATS, keep, n, offsets)
+        exact = lookup.norms(codes, lists)
         levels, byte = quantize(exact, down=norms == "float")
         floats = exact if norms == "float" else NO_FLOATS
-        return cls(pack(codes, lookup.K, byte), n, first, own, levels, floats, keep, n)
+        return cls(pack(codes, lookup.K, byte), n, first, own, levels, floats, keep, n, offsets)
 
     def all_ids(self) -> Ids:
         """Ids of all rows, removed ones too."""
@@ -102,7 +111,8 @@ class Segment:
         _core.gather(self.blocks, keep, blocks, rows)
         ids = self.ids[rows] if len(self.ids) else rows + self.first
         norms = self.norms[rows] if len(self.norms) else NO_FLOATS
-        packed = Segment(blocks, count, 0, ids, self.levels, norms, all_words(count), count)
+        offsets = np.searchsorted(rows, self.offsets).astype(np.int64)
+        packed = Segment(blocks, count, 0, ids, self.levels, norms, all_words(count), count, offsets)
         self._last[:] = [(keep, packed)]
         return packed
 
@@ -110,9 +120,13 @@ class Segment:
         """Codes of rows."""
         return unpack(self.blocks, rows, lookup.C, lookup.K)
 
-    def live_codes(self, lookup: Lookup) -> Codes:
-        """Codes of the rows that are there, in their order."""
-        return self.codes(np.flatnonzero(self.mask()).astype(np.int64), lookup)
+    def lists(self, rows: Ids) -> Lists:
+        """Lists of rows, where there are lists."""
+        return np.searchsorted(self.offsets, rows, side="right") - 1 if len(self.offsets) else NO_LISTS
+
+    def live_rows(self) -> Ids:
+        """Rows that are there."""
+        return np.flatnonzero(self.mask()).astype(np.int64)
 
 
 class State(NamedTuple):
@@ -120,6 +134,24 @@ class State(NamedTuple):
 
     segments: tuple[Segment, ...] = ()
     next_id: int = 0
+
+
+class Rows(NamedTuple):
+    """Rows as they are added: ids (n,), codes (n, C) and, where there are lists, lists (n,)."""
+
+    ids: Ids
+    codes: Codes
+    lists: Lists
+
+
+def live(segments: Sequence[Segment], lookup: Lookup, after: Rows | None = None) -> Rows:
+    """The rows of segments that are there, in their order, and those ``after`` them."""
+    parts = [Rows(NO_IDS, np.empty((0, lookup.C), np.uint8 if lookup.K <= 256 else np.uint16), NO_LISTS)]
+    for segment in segments:
+        rows = segment.live_rows()
+        parts.append(Rows(segment.live_ids(), segment.codes(rows, lookup), segment.lists(rows)))
+    parts += [after] if after is not None else []
+    return Rows(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
 def quantize(norms: Floats, *, down: bool) -> tuple[Floats, NDArray[np.uint8]]:

@@ -1,4 +1,4 @@
-"""Models and flat indexes to Faiss and back: an additive quantizer there is dictionaries and codes here."""
+"""Models and indexes to Faiss and back: an additive quantizer there is dictionaries and codes here."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from .._rows import Codes, Floats
 from ..estimators.base import AdditiveQuantizer
 from ..estimators.group import GroupKMeans
 from ..index.flat import FlatIndex
+from ..index.ivf import IVFIndex
+from ..index.segment import Ids
 
 
 def _faiss() -> Any:
@@ -21,20 +23,20 @@ def _faiss() -> Any:
     return faiss
 
 
-def to_faiss(model: AdditiveQuantizer | FlatIndex) -> Any:
-    """Give a model or an index as Faiss's ``IndexLocalSearchQuantizer``.
+def to_faiss(model: AdditiveQuantizer | FlatIndex | IVFIndex) -> Any:
+    """Give a model or an index as Faiss's ``IndexLocalSearchQuantizer``, or its IVF kind.
 
     Parameters
     ----------
-    model : fitted estimator or FlatIndex
+    model : fitted estimator, FlatIndex or IVFIndex
         An estimator gives an empty index.
 
     Returns
     -------
-    faiss.IndexLocalSearchQuantizer, or faiss.IndexIDMap of one
-        The latter where the ids are not 0, 1, 2, … in order. For "l2" norms are float, or Faiss's ``qint8`` where the
-        index keeps them as bytes; for "cosine" divide queries by their lengths. Vectors that are added there are
-        encoded by Faiss.
+    faiss.IndexLocalSearchQuantizer, faiss.IndexIDMap of one, or faiss.IndexIVFLocalSearchQuantizer
+        An ``IndexIDMap`` where the ids of a flat index are not 0, 1, 2, … in order. For "l2" norms are float, or
+        Faiss's ``qint8`` where the index keeps them as bytes; for "cosine" divide queries by their lengths. Vectors
+        that are added there are encoded by Faiss.
 
     Examples
     --------
@@ -46,31 +48,15 @@ def to_faiss(model: AdditiveQuantizer | FlatIndex) -> Any:
     >>> faiss_index = gk.to_faiss(index)  # doctest: +SKIP
     """
     faiss = _faiss()
+    if isinstance(model, IVFIndex):
+        return _lists_to_faiss(faiss, model)
     index = model if isinstance(model, FlatIndex) else FlatIndex(model, norms="float")
-    C, K, P = index.est.dictionaries_.shape
-    bits = max(1, int(K - 1).bit_length())
-    D = np.repeat(index.est.dictionaries_[:, :1], 1 << bits, axis=1)  # codewords that no code names
-    D[:, :K] = index.est.dictionaries_
     ids, codes = index.codes()
-    kind = faiss.AdditiveQuantizer
-    if index.metric != "l2":
-        metric, search = faiss.METRIC_INNER_PRODUCT, kind.ST_LUT_nonorm
-    else:
-        byte = index.norms == "byte" and len(ids) > 0
-        metric, search = faiss.METRIC_L2, kind.ST_norm_qint8 if byte else kind.ST_norm_float
-    out = faiss.IndexLocalSearchQuantizer(P, C, bits, metric, search)
-    faiss.copy_array_to_vector(D.ravel(), out.lsq.codebooks)
-    out.lsq.is_trained = out.is_trained = True
-    out.lsq.nperts = min(int(out.lsq.nperts), C)
+    out = faiss.IndexLocalSearchQuantizer(*_sizes(index.est), *_kinds(faiss, index, len(ids)))
+    X = index.est.decode(codes) if len(ids) else np.empty((0, 1), np.float32)
+    packed = _filled(faiss, out, index.est, codes, np.einsum("ij,ij->i", X, X, dtype=np.float64))
     if not len(ids):
         return out
-    X = index.est.decode(codes).astype(np.float64)
-    norms = np.einsum("ij,ij->i", X, X).astype(np.float32)
-    if search == kind.ST_norm_qint8:
-        out.lsq.train_norm(len(ids), faiss.swig_ptr(norms))
-    packed = np.zeros((len(ids), out.lsq.code_size), np.uint8)
-    whole = np.ascontiguousarray(codes, np.int32)
-    out.lsq.pack_codes(len(ids), faiss.swig_ptr(whole), faiss.swig_ptr(packed), -1, faiss.swig_ptr(norms), None)
     faiss.copy_array_to_vector(packed.ravel(), out.codes)
     if (ids == np.arange(len(ids))).all():
         out.ntotal = len(ids)
@@ -82,18 +68,76 @@ def to_faiss(model: AdditiveQuantizer | FlatIndex) -> Any:
     return named
 
 
-def from_faiss(index: Any) -> FlatIndex:
-    """Read a flat index of Faiss: PQ, OPQ and other rotations before PQ, RQ or LSQ.
+def _lists_to_faiss(faiss: Any, index: IVFIndex) -> Any:
+    ids, codes, lists = index.codes()
+    metric, search = _kinds(faiss, index, len(ids))
+    L, P = index.centres_.shape
+    quantizer = faiss.IndexFlat(P, metric)
+    quantizer.add(index.centres_)
+    _, C, bits = _sizes(index.est)
+    out = faiss.IndexIVFLocalSearchQuantizer(quantizer, P, L, C, bits, metric, search)
+    out.referenced_objects = [quantizer]  # Faiss does not own it
+    r = index.est.decode(codes) if len(ids) else np.empty((0, P), np.float32)
+    # Faiss makes tables of q − c for every list, so its norm is ‖r̂‖² alone
+    packed = _filled(faiss, out, index.est, codes, np.einsum("ij,ij->i", r, r, dtype=np.float64))
+    order = np.argsort(lists, kind="stable")
+    edges = np.searchsorted(lists[order], np.arange(L + 1))
+    for name in np.flatnonzero(np.diff(edges)):
+        rows = order[edges[name] : edges[name + 1]]
+        own, coded = ids[rows], packed[rows]
+        out.invlists.add_entries(int(name), len(rows), faiss.swig_ptr(own), faiss.swig_ptr(coded))
+    out.ntotal = len(ids)
+    return out
+
+
+def _sizes(est: AdditiveQuantizer) -> tuple[int, int, int]:
+    """P, C and the bits of a code."""
+    C, K, P = est.dictionaries_.shape
+    return P, C, max(1, int(K - 1).bit_length())
+
+
+def _kinds(faiss: Any, index: FlatIndex | IVFIndex, n: int) -> tuple[int, int]:
+    """Faiss's metric, and how it keeps norms."""
+    kind = faiss.AdditiveQuantizer
+    if index.metric != "l2":
+        return faiss.METRIC_INNER_PRODUCT, kind.ST_LUT_nonorm
+    return faiss.METRIC_L2, kind.ST_norm_qint8 if index.norms == "byte" and n else kind.ST_norm_float
+
+
+def _filled(
+    faiss: Any, out: Any, est: AdditiveQuantizer, codes: Codes, norms: NDArray[np.float64]
+) -> NDArray[np.uint8]:
+    """Give ``out`` the codewords; codes and norms packed as it keeps them."""
+    C, K, _ = est.dictionaries_.shape
+    D = np.repeat(est.dictionaries_[:, :1], 1 << _sizes(est)[2], axis=1)  # codewords that no code names
+    D[:, :K] = est.dictionaries_
+    lsq = out.lsq
+    faiss.copy_array_to_vector(D.ravel(), lsq.codebooks)
+    lsq.is_trained = out.is_trained = True
+    lsq.nperts = min(int(lsq.nperts), C)
+    packed = np.zeros((len(codes), lsq.code_size), np.uint8)
+    if len(codes):
+        floats = norms.astype(np.float32)
+        if lsq.search_type == faiss.AdditiveQuantizer.ST_norm_qint8:
+            lsq.train_norm(len(codes), faiss.swig_ptr(floats))
+        whole = np.ascontiguousarray(codes, np.int32)
+        lsq.pack_codes(len(codes), faiss.swig_ptr(whole), faiss.swig_ptr(packed), -1, faiss.swig_ptr(floats), None)
+    return packed
+
+
+def from_faiss(index: Any) -> FlatIndex | IVFIndex:
+    """Read an index of Faiss: PQ, OPQ and other rotations before PQ, RQ or LSQ, flat or in inverted lists.
 
     Parameters
     ----------
     index : faiss.Index
-        ``IndexPQ``, ``IndexResidualQuantizer`` or ``IndexLocalSearchQuantizer``, in an ``IndexPreTransform`` or an
+        ``IndexPQ``, ``IndexResidualQuantizer`` or ``IndexLocalSearchQuantizer``, or of residuals ``IndexIVFPQ``,
+        ``IndexIVFResidualQuantizer`` or ``IndexIVFLocalSearchQuantizer``, in an ``IndexPreTransform`` or an
         ``IndexIDMap`` or not.
 
     Returns
     -------
-    FlatIndex
+    FlatIndex or IVFIndex
         With the same codes and ids, a ``GroupKMeans`` of the same codewords as ``est``, and norms in float.
 
     Examples
@@ -102,26 +146,62 @@ def from_faiss(index: Any) -> FlatIndex:
     >>> index = gk.from_faiss(faiss_index)  # doctest: +SKIP
     """
     faiss = _faiss()
-    inner, ids = faiss.downcast_index(index), None
+    inner, names = faiss.downcast_index(index), None
     if isinstance(inner, (faiss.IndexIDMap, faiss.IndexIDMap2)):
-        ids = faiss.vector_to_array(inner.id_map).astype(np.int64)
+        names = faiss.vector_to_array(inner.id_map).astype(np.int64)
         inner = faiss.downcast_index(inner.index)
     back: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
     if isinstance(inner, faiss.IndexPreTransform):
         back = [_orthonormal(faiss, inner.chain.at(i)) for i in range(inner.chain.size())]
         inner = faiss.downcast_index(inner.index)
-    D, codes = _parts(faiss, inner)
-    shift = np.zeros(D.shape[2], np.float64)
-    for A, b in reversed(back):  # y = A x + b, so x = Aᵀ (y − b)
-        D, shift = D @ A, (shift - b) @ A
-    D[0] += shift
     metrics = {faiss.METRIC_L2: "l2", faiss.METRIC_INNER_PRODUCT: "ip"}
     if inner.metric_type not in metrics:
         raise ValueError(f"the index has metric {inner.metric_type} of Faiss; pass one with L2 or inner product")
-    out = FlatIndex(_model(D.astype(np.float32)), metrics[inner.metric_type], norms="float")
-    if len(codes):
-        out.add_codes(codes, ids)
+    metric = metrics[inner.metric_type]
+    D, bits = _codewords(faiss, inner)
+    in_lists = isinstance(inner, faiss.IndexIVF)
+    origin = _centres(inner) if in_lists else np.zeros((1, D.shape[2]))
+    for A, b in reversed(back):  # y = A x + b, so x = Aᵀ (y − b)
+        D, origin = D @ A, (origin - b) @ A
+    if in_lists:
+        return _from_lists(faiss, inner, D, bits, origin.astype(np.float32), metric, names)
+    D[0] += origin[0]
+    out = FlatIndex(_model(D.astype(np.float32), centred=True), metric, norms="float")
+    if inner.ntotal:
+        packed = faiss.vector_to_array(inner.codes).reshape(inner.ntotal, inner.code_size)
+        out.add_codes(_unpacked(faiss, packed, len(D), bits), names)
     return out
+
+
+def _from_lists(
+    faiss: Any, index: Any, D: NDArray[np.float64], bits: int, centres: Floats, metric: str, names: Ids | None
+) -> IVFIndex:
+    """An inverted file with the codes and ids of Faiss's; ``names`` of its ids where there are any."""
+    est = _model(D.astype(np.float32), centred=False)
+    out = IVFIndex._of(est, centres, np.array([0, len(centres)]), metric, "float", None)
+    if not index.ntotal:
+        return out
+    sizes = np.array([index.invlists.list_size(name) for name in range(len(centres))])
+    ids, packed = [], []
+    for name in np.flatnonzero(sizes):
+        size = int(sizes[name])
+        ids.append(faiss.rev_swig_ptr(index.invlists.get_ids(int(name)), size).astype(np.int64))
+        raw = faiss.rev_swig_ptr(index.invlists.get_codes(int(name)), size * index.code_size)
+        packed.append(raw.reshape(size, index.code_size).copy())
+    own = np.concatenate(ids)
+    codes = _unpacked(faiss, np.concatenate(packed), len(D), bits)
+    out.add_codes(codes, np.repeat(np.arange(len(centres)), sizes), own if names is None else names[own])
+    return out
+
+
+def _centres(index: Any) -> NDArray[np.float64]:
+    """Centres of an inverted file of residuals."""
+    if not index.by_residual:
+        raise ValueError(f"the {type(index).__name__} does not code residuals; pass one with by_residual=True")
+    if index.quantizer.metric_type != index.metric_type:
+        raise ValueError("the index chooses its lists by another metric than its own; pass one with equal metrics")
+    centres: NDArray[np.float64] = index.quantizer.reconstruct_n(0, index.nlist).astype(np.float64)
+    return centres
 
 
 def _orthonormal(faiss: Any, transform: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -137,35 +217,40 @@ def _orthonormal(faiss: Any, transform: Any) -> tuple[NDArray[np.float64], NDArr
     return A, b if linear.have_bias and len(b) else np.zeros(len(A))
 
 
-def _parts(faiss: Any, index: Any) -> tuple[NDArray[np.float64], Codes]:
-    """Dictionaries (C, K, P) and codes (n, C)."""
-    if isinstance(index, faiss.IndexPQ):
+def _codewords(faiss: Any, index: Any) -> tuple[NDArray[np.float64], int]:
+    """Dictionaries (C, K, P), and the bits of a code."""
+    if isinstance(index, (faiss.IndexPQ, faiss.IndexIVFPQ)):
         pq = index.pq
         C, bits, width = int(pq.M), int(pq.nbits), int(pq.dsub)
         parts = faiss.vector_to_array(pq.centroids).reshape(C, 1 << bits, width)
         D = np.zeros((C, 1 << bits, int(pq.d)))
         for c in range(C):
             D[c, :, c * width : (c + 1) * width] = parts[c]
-    elif isinstance(index, (faiss.IndexResidualQuantizer, faiss.IndexLocalSearchQuantizer)):
-        quantizer = index.rq if isinstance(index, faiss.IndexResidualQuantizer) else index.lsq
-        sizes = faiss.vector_to_array(quantizer.nbits)
-        C, bits = len(sizes), int(sizes[0])
-        if (sizes != bits).any():
-            raise ValueError(f"the codebooks of the index have {sizes.tolist()} bits; pass one with equal codebooks")
-        D = faiss.vector_to_array(quantizer.codebooks).reshape(C, 1 << bits, -1).astype(np.float64)
-    else:
-        raise ValueError(f"a {type(index).__name__} cannot be read; pass an IndexPQ, or Faiss's RQ or LSQ")
-    codes = faiss.vector_to_array(index.codes).reshape(index.ntotal, index.code_size)[:, : (C * bits + 7) // 8]
-    whole = faiss.unpack_bitstrings(np.ascontiguousarray(codes), C, bits) if index.ntotal else np.empty((0, C), int)
-    return D, whole.astype(np.uint8 if bits <= 8 else np.uint16)
+        return D, bits
+    residual = (faiss.IndexResidualQuantizer, faiss.IndexIVFResidualQuantizer)
+    if not isinstance(index, (*residual, faiss.IndexLocalSearchQuantizer, faiss.IndexIVFLocalSearchQuantizer)):
+        raise ValueError(f"a {type(index).__name__} cannot be read; pass Faiss's PQ, RQ or LSQ, flat or in lists")
+    quantizer = index.rq if isinstance(index, residual) else index.lsq
+    sizes = faiss.vector_to_array(quantizer.nbits)
+    C, bits = len(sizes), int(sizes[0])
+    if (sizes != bits).any():
+        raise ValueError(f"the codebooks of the index have {sizes.tolist()} bits; pass one with equal codebooks")
+    return faiss.vector_to_array(quantizer.codebooks).reshape(C, 1 << bits, -1).astype(np.float64), bits
 
 
-def _model(D: Floats) -> GroupKMeans:
-    """A fitted estimator with these dictionaries."""
+def _unpacked(faiss: Any, packed: NDArray[np.uint8], C: int, bits: int) -> Codes:
+    """Codes (n, C) of Faiss's bytes (n, size)."""
+    codes = np.ascontiguousarray(packed[:, : (C * bits + 7) // 8])
+    whole: Codes = faiss.unpack_bitstrings(codes, C, bits).astype(np.uint8 if bits <= 8 else np.uint16)
+    return whole
+
+
+def _model(D: Floats, *, centred: bool) -> GroupKMeans:
+    """A fitted estimator with these dictionaries, its arithmetic done about their mean or about zero."""
     C, K, P = D.shape
     est = GroupKMeans(C, K)
     est.dictionaries_ = np.ascontiguousarray(D)
-    est.shift_ = D.mean(axis=1, dtype=np.float64).sum(axis=0).astype(np.float32)
+    est.shift_ = (D.mean(axis=1, dtype=np.float64).sum(axis=0) * centred).astype(np.float32)
     est.scale_, est.stages_ = 1.0, ()
     est.codes_ = np.empty((0, C), np.uint8 if K <= 256 else np.uint16)
     est.history_, est.n_iter_, est.n_features_in_ = np.empty(0), 0, P
