@@ -19,7 +19,7 @@ import reference
 from conftest import KINDS, correlated, errors, message_of, same_bits
 from gkmeans import _files, _parallel, dictionaries, pursuit
 from gkmeans.dictionaries import Block, Dictionaries
-from gkmeans.estimators.base import KIND
+from gkmeans.estimators.coding import KIND
 from gkmeans.initialization.hierarchical import split
 
 QUICK = {"max_iter": 3, "random_state": 0, "n_jobs": 1}

@@ -17,11 +17,23 @@ LINES, FUNCTION_LINES = 400, 60
 
 # the way data flows; a module imports only what stands before it
 LINE = [
-    *("_core", "_parallel", "_rows", "_progress", "_files", "dictionaries", "_validation", "assignment", "pursuit"),
-    *("update", "rotation", "training", "initialization", "initialization.random", "initialization.kmeans"),
-    *("initialization.hierarchical", "relaxation", "encoding", "estimators", "estimators.base", "estimators.group"),
+    *("_core", "_parallel", "_rows", "_progress", "_files", "_formats", "_batched", "vectors"),
+    *("dictionaries", "_validation", "batches", "assignment", "pursuit"),
+    *(
+        "update",
+        "survey",
+        "_packing",
+        "checkpoint",
+        "rotation",
+        "training",
+        "initialization",
+        "initialization.random",
+        "initialization.kmeans",
+    ),
+    *("initialization.hierarchical", "relaxation", "encoding", "streaming", "estimators", "estimators.saving"),
+    *("estimators.coding", "estimators.base", "estimators.merging", "estimators.group"),
     *("estimators.cartesian", "estimators.optimized_cartesian", "baselines"),
-    *("store", "_formats", "vectors", "_download", "datasets", "_top", "metrics", "index", "index.lookup"),
+    *("store", "_download", "datasets", "_top", "metrics", "index", "index.lookup"),
     *("index.segment", "index.filters", "index.scan", "index.disk", "index.flat", "index.opened"),
     *("interop", "interop.faiss", "__init__"),
     *("experiments.paper",),

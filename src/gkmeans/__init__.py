@@ -3,8 +3,10 @@
 from . import datasets, metrics, vectors
 from ._files import FileError
 from ._validation import DataWarning
+from .batches import Batches
 from .estimators.cartesian import CartesianKMeans
 from .estimators.group import GroupKMeans
+from .estimators.merging import merge
 from .estimators.optimized_cartesian import OptimizedCartesianKMeans
 from .index.flat import FlatIndex
 from .index.opened import open_index
@@ -13,6 +15,7 @@ from .store import load
 
 __version__ = "0.1.0"
 __all__ = [
+    "Batches",
     "CartesianKMeans",
     "DataWarning",
     "FileError",
@@ -22,6 +25,7 @@ __all__ = [
     "datasets",
     "from_faiss",
     "load",
+    "merge",
     "metrics",
     "open_index",
     "to_faiss",
