@@ -34,7 +34,7 @@ LINE = [
     *("estimators.coding", "estimators.base", "estimators.merging", "estimators.group"),
     *("estimators.cartesian", "estimators.optimized_cartesian", "baselines"),
     *("store", "_download", "datasets", "_top", "metrics", "index", "index.lookup"),
-    *("index.segment", "index.filters", "index.scan", "index.disk", "index.flat", "index.opened"),
+    *("index.segment", "index.filters", "index.scan", "index.disk", "index.flat", "index.opened", "encode_files"),
     *("interop", "interop.faiss", "__init__"),
     *("experiments.paper",),
     *("experiments.methods",),

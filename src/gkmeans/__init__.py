@@ -4,6 +4,7 @@ from . import datasets, metrics, vectors
 from ._files import FileError
 from ._validation import DataWarning
 from .batches import Batches
+from .encode_files import encode_file
 from .estimators.cartesian import CartesianKMeans
 from .estimators.group import GroupKMeans
 from .estimators.merging import merge
@@ -23,6 +24,7 @@ __all__ = [
     "GroupKMeans",
     "OptimizedCartesianKMeans",
     "datasets",
+    "encode_file",
     "from_faiss",
     "load",
     "merge",
