@@ -289,7 +289,7 @@ def test_a_checkpoint_of_batches_is_that_of_the_array(X, tmp_path, tiny_chunks):
 BAD = {
     "an iterator": (lambda X: iter([X]), ["list_iterator", "once", "function"]),
     "a number": (lambda X: 3, ["iterable"]),
-    "nothing": (lambda X: [], ["no rows"]),
+    "nothing": (lambda X: [], ["0 rows", "at least one"]),
     "widths": (lambda X: [X, X[:, :5]], ["batch 1", "5 columns", "6"]),
     "dtypes": (lambda X: [X, X.astype(float)], ["batch 1", "float64", "float32", "astype"]),
     "one dimension": (lambda X: [X[0]], ["batch 0", "(6,)"]),
@@ -312,6 +312,7 @@ def test_a_missing_file_is_named():
 
 def test_a_generator_is_explained(X):
     assert "gkmeans.Batches" in message_of(lambda: small().fit(row for row in X))
+    assert "gkmeans.encode_file" in message_of(lambda: small().fit(X).encode(gk.Batches([X])))
 
 
 @pytest.mark.parametrize("later", [900, 1100])
@@ -374,6 +375,11 @@ def test_a_survey_finds_the_frame_of_the_rows(X):
         assert found.energy == pytest.approx(Rows(X, expected).energy(workers))
     np.testing.assert_allclose(found.frame.shift, expected.shift, rtol=1e-6)
     assert (found.shape, found.dtype, found.distinct) == ((4000, 6), "float32", 4000)
+
+
+def test_more_rows_than_can_be_counted_are_refused(X, monkeypatch):
+    monkeypatch.setattr(survey, "MOST_ROWS", 100)
+    assert "at most 100" in message_of(lambda: small().fit(X))
 
 
 MEMORY = """

@@ -424,7 +424,7 @@ TAMPERED = {
     "not a rotation": (lambda arrays, about: arrays.update({"stage0.R": arrays["stage0.R"] * 2}), "not those"),
     "another subspace": (lambda arrays, about: arrays.update({"stage0.D1": arrays["stage0.D0"]}), "not those"),
     "another shift": (lambda arrays, about: arrays.update(shift=arrays["shift"] + 5), "not those"),
-    "edges elsewhere": (lambda arrays, about: about["stages"][0].__setitem__(0, [0, 2, 6]), "stage 0"),
+    "edges elsewhere": (lambda arrays, about: about["stages"][0].__setitem__(0, [0, 2, 6]), "stage0"),
     "parameters of another": (lambda arrays, about: about["params"].update(order=2), "order"),
 }
 

@@ -28,25 +28,25 @@ def packed_dictionaries(dictionaries: Dictionaries) -> tuple[list[list[int]], _f
     return edges, arrays
 
 
-def restored_dictionaries(arrays: _files.Arrays, name: str, edges: Any, shape: tuple[int, int, int]) -> Dictionaries:
-    """Dictionaries of shape (C, K, P) from what ``packed_dictionaries`` gave."""
+def restored_dictionaries(arrays: _files.Arrays, prefix: str, edges: Any, shape: tuple[int, int, int]) -> Dictionaries:
+    """Dictionaries of shape (C, K, P) from what ``packed_dictionaries`` gave, its names after ``prefix`` and a dot."""
     C, K, P = shape
     dims, dictionaries = ([int(edge) for edge in axis] for axis in edges)
     for axis, end in ((dims, P), (dictionaries, C)):
         if axis[0] != 0 or axis[-1] != end or sorted(set(axis)) != axis or len(axis) != len(dims):
-            raise ValueError(f"{name} with block edges {axis} for {end}")
+            raise ValueError(f"{prefix} with block edges {axis} for {end}")
     blocks = tuple(
         Block(slice(dims[u], dims[u + 1]), slice(dictionaries[u], dictionaries[u + 1])) for u in range(len(dims) - 1)
     )
     D = []
     for u, block in enumerate(blocks):
-        Du = tensor(arrays, f"D{u}", np.dtype(np.float32), 3)
+        Du = tensor(arrays, f"{prefix}.D{u}", np.dtype(np.float32), 3)
         if Du.shape != (dictionaries[u + 1] - dictionaries[u], K, dims[u + 1] - dims[u]):
-            raise ValueError(f"{name} with dictionaries of shape {Du.shape} in {block}")
+            raise ValueError(f"{prefix} with dictionaries of shape {Du.shape} in {block}")
         D.append(Du)
-    R = tensor(arrays, "R", np.dtype(np.float32), 2) if "R" in arrays else None
+    R = tensor(arrays, f"{prefix}.R", np.dtype(np.float32), 2) if f"{prefix}.R" in arrays else None
     if R is not None and R.shape != (P, P):
-        raise ValueError(f"{name} with a rotation of shape {R.shape}")
+        raise ValueError(f"{prefix} with a rotation of shape {R.shape}")
     return Dictionaries(blocks, tuple(D), R)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any
 
@@ -132,10 +132,10 @@ def check_rows(X: NDArray[Any], first: int, scale: float = 1.0) -> None:
 
 def _check_kind(X: Any) -> None:
     """Raise for what scikit-learn would take, or refuse without saying what to do."""
-    if isinstance(X, Iterator):
+    if isinstance(X, Iterable) and not any(hasattr(X, name) for name in ("__len__", "__array__", "__dataframe__")):
         raise ValueError(
-            f"X is a {type(X).__name__}, which gives its rows once, and training passes over them many times; pass an "
-            "array, or gkmeans.Batches of a function that makes the iterator anew"
+            f"X is a {type(X).__name__} and no array; pass an array, or to fit gkmeans.Batches of files or of a "
+            "function that gives batches anew, and to gkmeans.encode_file a file"
         )
     if np.ma.isMaskedArray(X) and np.ma.getmaskarray(X).any():
         raise ValueError(f"X is masked in {int(np.ma.getmaskarray(X).sum())} places; fill them first, X.filled(value)")

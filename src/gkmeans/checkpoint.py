@@ -19,7 +19,7 @@ import numpy as np
 
 from . import _files
 from ._files import FileError
-from ._packing import packed_dictionaries, part_of, restored_dictionaries
+from ._packing import packed_dictionaries, restored_dictionaries
 from ._rows import Codes
 from .dictionaries import Dictionaries, code_dtype
 
@@ -129,8 +129,7 @@ def read_state(path: Path, n: int) -> tuple[State, Any, list[float]]:
     try:
         C, K, P = (int(size) for size in description["shape"])
         dictionaries = tuple(
-            restored_dictionaries(part_of(arrays, f"link{i}"), f"link {i}", edges, (C, K, P))
-            for i, edges in enumerate(description["edges"])
+            restored_dictionaries(arrays, f"link{i}", edges, (C, K, P)) for i, edges in enumerate(description["edges"])
         )
         codes = arrays["codes"]
         if codes.dtype != code_dtype(K) or codes.shape != (n, C) or not len(dictionaries) or codes.max(initial=0) >= K:

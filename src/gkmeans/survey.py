@@ -23,6 +23,8 @@ from .update import Doubles
 
 KEYS = 1 << 20
 """Keys of distinct rows that are kept."""
+MOST_ROWS = 2**31 - 1
+"""Pairs of codewords are counted in 32 bits."""
 AT_ONCE = 32
 """Blocks of rows that are worked on together."""
 
@@ -90,12 +92,14 @@ def survey(blocks: Iterable[NDArray[Any]], workers: Workers) -> Survey:
         low, high = np.minimum(low, part.low), np.maximum(high, part.high)
         distinct.add(part.keys)
         digest.update(part.keys.tobytes())
-    if n == 0:
-        raise ValueError("the batches hold no rows, Found array with 0 sample(s); pass at least one vector")
+    if not 0 < n <= MOST_ROWS:
+        raise ValueError(f"X has {n} rows; pass at least one and at most {MOST_ROWS}, a sample of larger data")
     largest = max(float(np.abs(low).max()), float(np.abs(high).max()))
     frame = Frame.by((total / n).astype(np.float32), largest)
     shape = (n, len(low))
-    return Survey(shape, dtype, frame, energy * frame.scale**2, low, high, distinct.count(), digest.hexdigest())
+    return Survey(
+        shape, dtype, frame, energy * frame.scale * frame.scale, low, high, distinct.count(), digest.hexdigest()
+    )
 
 
 def blocks_of(X: NDArray[Any]) -> Iterator[NDArray[Any]]:

@@ -134,6 +134,8 @@ class AdditiveQuantizer(Coder):
         """``fit`` with parameters and rows already checked."""
         C, K = self._sizes()
         rng = generator(self.random_state)
+        if not isinstance(data, Batches):
+            self._check_data(data.shape)  # before any work; the rows of batches must be counted first
         with Workers(self.n_jobs) as workers, Reporter("fit", self.verbose) as reporter:
             blocks = ahead(data.checked()) if isinstance(data, Batches) else blocks_of(data)
             found = survey(blocks, workers)

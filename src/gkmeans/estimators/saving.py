@@ -75,11 +75,11 @@ def restored(kind: type[Estimator], arrays: _files.Arrays, description: dict[str
         raise ValueError(f"a frame of shape {shift.shape} and scale {scale}")
     est.dictionaries_, est.shift_, est.scale_ = D, shift, scale
     est.stages_ = tuple(
-        restored_dictionaries(part_of(arrays, f"stage{s}"), f"stage {s}", edges, (C, K, P))
-        for s, edges in enumerate(description["stages"])
+        restored_dictionaries(arrays, f"stage{s}", edges, (C, K, P)) for s, edges in enumerate(description["stages"])
     )
-    if any(stage.R is None for stage in est.stages_):
-        raise ValueError("a stage without a rotation")
+    for s, stage in enumerate(est.stages_):
+        if stage.R is None:
+            raise ValueError(f"no array 'stage{s}.R'")
     est._check_stages()
     est.history_ = tensor(arrays, "history", np.dtype(np.float64), 1)
     est.n_iter_ = description["n_iter"]
