@@ -19,7 +19,7 @@ import reference
 from conftest import KINDS, correlated, errors, message_of, same_bits
 from gkmeans import _files, _parallel, dictionaries, pursuit
 from gkmeans.dictionaries import Block, Dictionaries
-from gkmeans.estimators.base import KIND
+from gkmeans.estimators.coding import KIND
 from gkmeans.initialization.hierarchical import split
 
 QUICK = {"max_iter": 3, "random_state": 0, "n_jobs": 1}
@@ -424,7 +424,7 @@ TAMPERED = {
     "not a rotation": (lambda arrays, about: arrays.update({"stage0.R": arrays["stage0.R"] * 2}), "not those"),
     "another subspace": (lambda arrays, about: arrays.update({"stage0.D1": arrays["stage0.D0"]}), "not those"),
     "another shift": (lambda arrays, about: arrays.update(shift=arrays["shift"] + 5), "not those"),
-    "edges elsewhere": (lambda arrays, about: about["stages"][0].__setitem__(0, [0, 2, 6]), "stage 0"),
+    "edges elsewhere": (lambda arrays, about: about["stages"][0].__setitem__(0, [0, 2, 6]), "stage0"),
     "parameters of another": (lambda arrays, about: about["params"].update(order=2), "order"),
 }
 

@@ -122,6 +122,19 @@ def test_the_example_of_the_search_page_runs(capsys, tmp_path, monkeypatch):
     assert capsys.readouterr().out.count("Evaluation(recall=") == 2
 
 
+def test_the_examples_of_the_scaling_page_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[1] / "docs" / "scaling.md").read_text()
+    names = {}
+    for example in page.split("```python")[1:]:
+        quick = example.split("```")[0].replace(
+            "random_state=0", "random_state=0, n_codewords=8, max_iter=2, init_iter=2, effort=0, relaxation=0"
+        )
+        exec(compile(quick, "scaling.md", "exec"), names)
+    assert (tmp_path / "fit4" / "fit.json").exists()
+    assert names["both"].relative_distortion(names["learn"]) < 0.3
+
+
 def test_the_example_of_the_guide_runs(capsys):
     guide = (Path(__file__).parents[1] / "docs" / "guide.md").read_text()
     (example,) = (part.split("```")[0] for part in guide.split("```python")[1:])

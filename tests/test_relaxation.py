@@ -70,6 +70,7 @@ def test_rows_in_turn_lose_nothing_by_their_order(rng):
     assert relaxed.relative_distortion(new) <= 1.02 * plain.relative_distortion(new)
 
 
+@pytest.mark.usefixtures("untried")
 def test_without_relaxation_training_is_plain(rng):
     X = correlated(rng, 400, 8)
     est = small(relaxation=0, max_iter=20).fit(X)
@@ -212,12 +213,38 @@ def test_shrinkage_follows_the_held_rows(workers):
     assert (shrinkage.points, shrinkage.factor) == (2, 0.5)
 
 
-def test_held_error_is_that_of_rows_spread_over_the_fold(workers, monkeypatch):
-    monkeypatch.setattr(relaxation, "HELD_ROWS", 2)
-    rows = rows_of(np.array([[3.0], [100.0], [5.0]]))
+def test_folds_are_even_and_the_rows_held_are_spread_over_them(monkeypatch):
+    monkeypatch.setattr(relaxation, "HELD_ROWS", 3)
+    rows = rows_of(np.arange(42.0)[:, None])
+    folds = relaxation.Folds(rows, np.random.default_rng(0))
+    assert sorted(np.bincount(folds.of)) == [10, 10, 11, 11]
+    for f, (places, held) in enumerate(zip(folds.places, folds.held, strict=True)):
+        mine = np.flatnonzero(folds.of == f)
+        assert (places == mine[[0, len(mine) // 2 - (len(mine) % 2 == 0), -1]]).all()
+        assert (held.X[:, 0] == places).all()
+
+
+def test_held_error_is_that_of_the_rows_assigned_anew(workers):
+    rows = rows_of(np.array([[3.0], [5.0]]))
     fitted = Dictionaries.single(np.array([[[2.0], [5.0]]], np.float32))
-    error = relaxation.held_error(fitted, rows, np.zeros((3, 1), np.uint8), a_run(rows, workers))
-    assert error == 1  # 3 by 2, 5 by 5, and 100 in between is not asked
+    assert relaxation.held_error(fitted, rows, np.zeros((2, 1), np.uint8), a_run(rows, workers)) == 1  # 3 by 2, 5 by 5
+
+
+def test_folds_assigned_together_or_one_after_the_other_get_the_same_codes(rng, workers, monkeypatch):
+    rows = rows_of(rng.standard_normal((500, 4)))
+    folds = relaxation.Folds(rows, rng)
+    noisy = [Dictionaries.single(rng.standard_normal((2, 8, 4))) for _ in range(relaxation.FOLDS)]
+    codes = rng.integers(0, 8, (500, 2)).astype(np.uint8)
+    together = folds.assigned(noisy, GroupAssignment(2), codes, workers)
+    monkeypatch.setattr(relaxation, "TABLE_BYTES", 0)
+    apart = folds.assigned(noisy, GroupAssignment(2), codes, workers)
+    assert (together[0] == apart[0]).all()
+    assert together[1] == pytest.approx(apart[1])
+    again = folds.statistics(together[0], noisy[0], workers)
+    for one, two, three in zip(together[2], apart[2], again, strict=True):
+        assert (one.W == two.W).all()
+        assert (one.W == three.W).all()
+        assert (one.Z[0, 1] == three.Z[0, 1]).all()
 
 
 @pytest.fixture

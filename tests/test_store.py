@@ -12,7 +12,7 @@ import safetensors.numpy
 
 import gkmeans as gk
 from gkmeans import _files
-from gkmeans.estimators.base import KIND
+from gkmeans.estimators.coding import KIND
 
 INITS = ("random", "kmeans", "hierarchical")
 

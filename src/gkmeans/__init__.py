@@ -3,8 +3,11 @@
 from . import datasets, metrics, vectors
 from ._files import FileError
 from ._validation import DataWarning
+from .batches import Batches
+from .encode_files import encode_file
 from .estimators.cartesian import CartesianKMeans
 from .estimators.group import GroupKMeans
+from .estimators.merging import merge
 from .estimators.optimized_cartesian import OptimizedCartesianKMeans
 from .index.flat import FlatIndex
 from .index.ivf import IVFIndex
@@ -15,6 +18,7 @@ from .store import load
 
 __version__ = "0.1.0"
 __all__ = [
+    "Batches",
     "CartesianKMeans",
     "DataWarning",
     "FileError",
@@ -23,8 +27,10 @@ __all__ = [
     "IVFIndex",
     "OptimizedCartesianKMeans",
     "datasets",
+    "encode_file",
     "from_faiss",
     "load",
+    "merge",
     "metrics",
     "open_index",
     "suggest",

@@ -30,7 +30,7 @@ def _digest(arrays: Arrays, text: str) -> str:
     for name in sorted(arrays):
         array = arrays[name]
         digest.update(f"{name}:{array.dtype.str}:{array.shape}".encode())
-        digest.update(np.ascontiguousarray(array).tobytes())
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))  # type: ignore[arg-type]
     return digest.hexdigest()
 
 

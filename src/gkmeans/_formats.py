@@ -10,8 +10,10 @@ import importlib
 import math
 import tokenize
 import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +22,7 @@ from ._files import FileError
 from ._parallel import spans
 
 Array = NDArray[Any]
+Result = TypeVar("Result")
 
 MAX_WIDTH = 2**19  # of a *vecs vector; below what any other format's first four bytes would say
 MAX_RATIO = 1032  # deflate makes nothing smaller than 1 : 1032
@@ -233,8 +236,18 @@ def _hdf5_dataset(h5py: Any, file: Any, name: str) -> Any:
     return found if isinstance(found, h5py.Dataset) and not found.external and not found.is_virtual else None
 
 
-def read_hdf5(path: Path, dataset: str | None) -> Array:
-    """One dataset of an HDF5 file, ``train`` by default."""
+def hdf5_shape(path: Path, dataset: str | None) -> tuple[int, ...]:
+    """Shape of one dataset, ``train`` by default."""
+    return _with_hdf5(path, dataset, lambda found: tuple(int(size) for size in found.shape))
+
+
+def read_hdf5(path: Path, dataset: str | None, rows: slice = slice(None)) -> Array:
+    """Rows of one dataset of an HDF5 file, ``train`` by default."""
+    return _with_hdf5(path, dataset, lambda found: np.asarray(found[rows]))
+
+
+def _with_hdf5(path: Path, dataset: str | None, use: Callable[[Any], Result]) -> Result:
+    """What ``use`` gives of the dataset, once it is checked."""
     name, names = dataset or "train", hdf5_names(path)
     if name not in names:
         raise bad(path, f"it has no dataset {name!r}", f"dataset= takes one of: {', '.join(names) or 'none is there'}")
@@ -254,34 +267,49 @@ def read_hdf5(path: Path, dataset: str | None) -> Array:
                     f"its dataset {name!r} declares shape {found.shape}, more than the file can hold",
                     "take a whole copy",
                 )
-            return np.asarray(found[()])
+            return use(found)
     except (OSError, RuntimeError, KeyError) as error:
         raise bad(path, f"its dataset {name!r} is damaged ({error})", "take a whole copy") from error
 
 
 def read_parquet(path: Path, column: str | None) -> Array:
     """A column of equally long lists as rows, or all columns of numbers side by side."""
-    parquet = _optional("pyarrow.parquet", path, "Parquet")
+    parts = list(parquet_batches(path, column))
+    if not parts:
+        raise bad(path, "it has no rows", "pass a file with vectors")
+    return np.concatenate(parts)
+
+
+def parquet_rows(path: Path) -> int:
+    """Rows of a Parquet file."""
+    with _parquet_file(path) as file:
+        return int(file.metadata.num_rows)
+
+
+def parquet_batches(path: Path, column: str | None) -> Iterator[Array]:
+    """The rows of ``read_parquet``, batch by batch."""
     types = _optional("pyarrow.types", path, "Parquet")
+    with _parquet_file(path) as file:
+        kinds = {field.name: field.type for field in file.schema_arrow}
+        if len(kinds) < len(file.schema_arrow):
+            doubled = next(name for name in kinds if file.schema_arrow.names.count(name) > 1)
+            raise bad(path, f"it has several columns named {doubled!r}", "give each column a name of its own")
+        names = _parquet_columns(path, kinds, column, types)
+        nested = types.is_nested(kinds[names[0]])
+        for part in _lists(path, names[0], file) if nested else _columns(path, names, file):
+            yield part[:, 0] if column is not None and not nested else part
+
+
+@contextmanager
+def _parquet_file(path: Path) -> Iterator[Any]:
+    parquet = _optional("pyarrow.parquet", path, "Parquet")
     try:
         with parquet.ParquetFile(path) as file:
-            kinds = {field.name: field.type for field in file.schema_arrow}
-            if len(kinds) < len(file.schema_arrow):
-                doubled = next(name for name in kinds if file.schema_arrow.names.count(name) > 1)
-                raise bad(path, f"it has several columns named {doubled!r}", "give each column a name of its own")
-            names = _parquet_columns(path, kinds, column, types)
-            if types.is_nested(kinds[names[0]]):
-                parts = _lists(path, names[0], file, types)
-            else:
-                parts = _columns(path, names, file)
+            yield file
     except (OSError, ValueError, NotImplementedError) as error:  # pyarrow's own errors are ValueErrors too
         if isinstance(error, FileError):
             raise
         raise bad(path, f"it is no whole Parquet file ({error})", "take a whole copy") from error
-    if not parts:
-        raise bad(path, "it has no rows", "pass a file with vectors")
-    out = np.concatenate(parts)
-    return out[:, 0] if column is not None and not types.is_nested(kinds[column]) else out
 
 
 def _parquet_columns(path: Path, kinds: dict[str, Any], column: str | None, types: Any) -> list[str]:
@@ -311,8 +339,7 @@ def _parquet_columns(path: Path, kinds: dict[str, Any], column: str | None, type
     return list(kinds)
 
 
-def _lists(path: Path, name: str, file: Any, types: Any) -> list[Array]:
-    parts: list[Array] = []
+def _lists(path: Path, name: str, file: Any) -> Iterator[Array]:
     first, width = 0, -1
     for batch in file.iter_batches(_BATCH, columns=[name]):
         lists = batch.column(0)
@@ -333,19 +360,16 @@ def _lists(path: Path, name: str, file: Any, types: Any) -> list[Array]:
         if values.null_count:
             row = first + int(np.argmax(values.is_null().to_numpy(zero_copy_only=False))) // width
             raise bad(path, f"column {name!r} has a null within row {row}", "drop such rows or fill them")
-        parts.append(values.to_numpy(zero_copy_only=False).reshape(len(lengths), width))
+        yield values.to_numpy(zero_copy_only=False).reshape(len(lengths), width)
         first += len(lengths)
-    return parts
 
 
-def _columns(path: Path, names: list[str], file: Any) -> list[Array]:
-    parts: list[Array] = []
+def _columns(path: Path, names: list[str], file: Any) -> Iterator[Array]:
     first = 0
     for batch in file.iter_batches(_BATCH, columns=names):
         for name in names:
             if batch.column(name).null_count:
                 row = first + int(np.argmax(batch.column(name).is_null().to_numpy(zero_copy_only=False)))
                 raise bad(path, f"column {name!r} has a null in row {row}", "drop such rows or fill them")
-        parts.append(np.column_stack([batch.column(name).to_numpy(zero_copy_only=False) for name in names]))
+        yield np.column_stack([batch.column(name).to_numpy(zero_copy_only=False) for name in names])
         first += batch.num_rows
-    return parts

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from functools import lru_cache
 from types import TracebackType
 from typing import Any, TypeVar
@@ -45,6 +46,32 @@ def aligned(*shape: int) -> NDArray[np.float32]:
 def spans(n: int, size: int) -> list[tuple[int, int]]:
     """Cut ``range(n)`` into ``(start, stop)`` pairs of at most ``size``."""
     return [(start, min(start + size, n)) for start in range(0, n, size)]
+
+
+def ahead(items: Iterable[Item]) -> Iterator[Item]:
+    """The items, each made by a thread of its own while the one before is used."""
+    iterator, end = iter(items), object()
+    with ThreadPoolExecutor(1, thread_name_prefix="gkmeans-ahead") as pool:
+        coming: Future[Any] = pool.submit(next, iterator, end)
+        while (item := coming.result()) is not end:
+            coming = pool.submit(next, iterator, end)
+            yield item
+
+
+@contextmanager
+def behind(use: Callable[[Item], None]) -> Iterator[Callable[[Item], None]]:
+    """A function that hands an item to ``use``, on a thread of its own, once that is done with the item before."""
+    under_way: list[Future[None]] = []
+
+    def hand(item: Item) -> None:
+        if under_way:
+            under_way.pop().result()
+        under_way.append(pool.submit(use, item))
+
+    with ThreadPoolExecutor(1, thread_name_prefix="gkmeans-behind") as pool:
+        yield hand
+        if under_way:
+            under_way.pop().result()
 
 
 def effective_jobs(n_jobs: int | None) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
+from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any
 
@@ -74,6 +74,15 @@ def check_tolerance(value: Any) -> float:
     return float(value)
 
 
+def check_decay(value: Any) -> float:
+    """``decay``: a number from 0 to 1."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) <= 1:
+        raise ValueError(
+            f"decay={value!r} is out of range; use a number from 0 (forget all before) to 1 (forget nothing)"
+        )
+    return float(value)
+
+
 def check_hours(value: Any) -> float | None:
     """``max_hours``: None, or a number above 0."""
     if value is None:
@@ -108,17 +117,26 @@ def check_X(estimator: Any, X: Any, *, reset: bool, scale: float = 1.0) -> NDArr
         width = f" with {estimator.n_features_in_} columns" if not reset else ""
         rule = f"pass a 2-d array of real numbers, a vector a row{width}"
         raise type(error)(f"{str(error).rstrip('.')}; {rule}") from error
-    limit = LARGEST_SQUARE / max(1.0, scale) ** 2
     for start, stop in spans(len(out), READ_ROWS):
-        if out.dtype.name not in _SAFE_KINDS or scale > 1:
-            _check_values(out[start:stop], start, limit)
-        elif out.dtype == np.float16:
-            _check_finite(out[start:stop], start)
+        check_rows(out[start:stop], start, scale)
     return out
+
+
+def check_rows(X: NDArray[Any], first: int, scale: float = 1.0) -> None:
+    """Raise where rows, of which the first has number ``first``, hold what float32 cannot square."""
+    if X.dtype.name not in _SAFE_KINDS or scale > 1:
+        _check_values(X, first, LARGEST_SQUARE / max(1.0, scale) ** 2)
+    elif X.dtype == np.float16:
+        _check_finite(X, first)
 
 
 def _check_kind(X: Any) -> None:
     """Raise for what scikit-learn would take, or refuse without saying what to do."""
+    if isinstance(X, Iterable) and not any(hasattr(X, name) for name in ("__len__", "__array__", "__dataframe__")):
+        raise ValueError(
+            f"X is a {type(X).__name__} and no array; pass an array, or to fit gkmeans.Batches of files or of a "
+            "function that gives batches anew, and to gkmeans.encode_file a file"
+        )
     if np.ma.isMaskedArray(X) and np.ma.getmaskarray(X).any():
         raise ValueError(f"X is masked in {int(np.ma.getmaskarray(X).sum())} places; fill them first, X.filled(value)")
     shape, dtype = getattr(X, "shape", None), getattr(X, "dtype", None)
@@ -163,46 +181,6 @@ def _check_values(X: NDArray[Any], first: int, limit: float) -> None:
             f"X holds {value:.3g} in row {first + row}; its square overflows float32 (the squared length of a row "
             f"must stay below {limit:.3g} here): divide X, for instance by {value:.1g}"
         )
-
-
-def warn_about(X: NDArray[Any], K: int) -> None:
-    """Warn of data that holds less than its shape suggests, with the numbers; refuse what float32 cannot hold."""
-    n, P = X.shape
-    low, high, keys = np.full(P, np.inf), np.full(P, -np.inf), []
-    weights = np.random.default_rng(0).standard_normal(P)
-    for start, stop in spans(n, READ_ROWS):
-        block = np.asarray(X[start:stop], np.float64)
-        low, high = np.minimum(low, block.min(axis=0)), np.maximum(high, block.max(axis=0))
-        keys.append((block * weights).sum(axis=1))  # equal rows give equal bits, which a product does not promise
-    messages = []
-    distinct = len(np.unique(np.concatenate(keys)))
-    if n == 1:
-        messages.append("X has 1 row: one codeword of each dictionary describes it exactly")
-    if n < K:
-        messages.append(
-            f"X has {n} rows, fewer than n_codewords={K}: at least {K - n} of each {K} codewords stay unused"
-        )
-    elif distinct < K:
-        messages.append(f"X has {distinct} distinct rows among {n}, fewer than n_codewords={K}: codewords stay unused")
-    elif distinct < 0.9 * n:
-        messages.append(f"X has {distinct} distinct rows among {n}: the rest are duplicates, which weigh as often")
-    constant = int((low == high).sum())
-    if constant == P and n > 1:
-        messages.append(f"all {n} rows of X are equal: one codeword describes them")
-    elif constant and n > 1:
-        messages.append(f"{constant} of {P} columns of X are constant: they carry no information")
-    if P == 1:
-        messages.append(f"X has 1 column and {n} rows: one number a vector, which its own bytes may hold as well")
-    largest = float(max(np.abs(low).max(), np.abs(high).max()))
-    if 0 < largest < SMALLEST_VALUE:
-        raise ValueError(
-            f"X has no value above {largest:.3g}, too small for float32 codewords (at least {SMALLEST_VALUE:.0e}); "
-            f"multiply X, for instance by {1 / max(largest, 1e-300):.0e}: divide what decode gives by the same"
-        )
-    if 0 < largest < SMALL_VALUE:
-        messages.append(f"X has no value above {largest:.3g}: squares underflow float32, so X is scaled inside")
-    for message in messages:
-        warnings.warn(message, DataWarning, stacklevel=3)
 
 
 def check_codes(codes: ArrayLike, C: int, K: int) -> Codes:

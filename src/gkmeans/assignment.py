@@ -7,6 +7,7 @@ sweep, but no table.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -144,10 +145,16 @@ def _assign_by_residuals(X: Floats, tables: Tables, given: Codes | None, stop: N
 
 
 def assign(
-    rows: Source, dictionaries: Dictionaries, method: Method, codes: Codes | None, workers: Workers
+    rows: Source,
+    dictionaries: Dictionaries,
+    method: Method,
+    codes: Codes | None,
+    workers: Workers,
+    tables: Sequence[Tables] | None = None,
 ) -> tuple[Codes, Floats]:
-    """One pass over all rows: codes (n, C) and the squared error (n, U) of each row in each of U blocks."""
-    tables = [method.tables(D, workers) for D in dictionaries.D]
+    """Codes (n, C) of rows at hand, and the squared error (n, U) of each row in each of U blocks."""
+    if tables is None:
+        tables = [method.tables(D, workers) for D in dictionaries.D]
     C, K, _ = dictionaries.shape
     out = np.empty((len(rows), C), code_dtype(K))
     errors = np.empty((len(rows), len(dictionaries.blocks)), np.float32)

@@ -19,9 +19,11 @@ from ._files import FileError
 from ._validation import check_n_jobs, check_X
 from .baselines import product_quantization
 from .datasets import load_sample
+from .encode_files import encode_file
 from .estimators.base import AdditiveQuantizer
 from .estimators.group import GroupKMeans, plain
 from .reproduce import reproduce
+from .store import load
 
 app = typer.Typer(help="Group K-Means: compress vectors to a few bytes.", no_args_is_help=True, add_completion=False)
 app.command()(reproduce)
@@ -66,6 +68,30 @@ def demo(
         raise typer.BadParameter(str(error)) from error
     except ValueError as error:
         raise typer.BadParameter(f"{data}: {error}" if data else str(error)) from error
+
+
+@app.command()
+def encode(
+    model: Annotated[Path, typer.Argument(help="A model that save wrote.")],
+    vectors_file: Annotated[
+        Path, typer.Argument(metavar="IN", help="Vectors: .npy, .fvecs, .bvecs, idx, HDF5 or Parquet.")
+    ],
+    out: Annotated[
+        Path, typer.Argument(metavar="OUT", help="Codes, where it ends in .npy; else the folder of an index.")
+    ],
+    dataset: Annotated[str | None, typer.Option(help="The dataset of an HDF5 file, or the column of Parquet.")] = None,
+    effort: Annotated[int | None, typer.Option(help="How hard to look for codes, 0 to 9.")] = None,
+    metric: Annotated[str, typer.Option(help="Of the index: l2, ip or cosine.")] = "l2",
+    jobs: Annotated[int | None, typer.Option(help="Threads; all cores by default.")] = None,
+) -> None:
+    """Compress the vectors of a file. After a kill or Ctrl-C, the same command goes on where it was."""
+    try:
+        est = load(model)
+        est.n_jobs = check_n_jobs(jobs)
+        count = encode_file(est, vectors_file, out, dataset=dataset, effort=effort, metric=metric, verbose=1)
+    except (ValueError, ImportError, OSError) as error:
+        raise typer.BadParameter(str(error)) from error
+    Console().print(f"{count:,} vectors in {out}")
 
 
 def _demo(learn: Rows, base: Rows, seed: int, jobs: int | None) -> None:

@@ -18,6 +18,8 @@ from ._rows import Codes, Floats, Source
 
 PAD = 16
 GROUPS = 16
+MANY_ROWS = 1 << 20
+"""Above this many rows, some are drawn without a permutation of all."""
 TABLE_BYTES = 1 << 31
 """T may take 2 GiB; with more codewords, order 1 works without it (assignment.py)."""
 
@@ -170,7 +172,14 @@ def squared_errors(X: Floats, D: Floats, codes: Codes) -> NDArray[np.float32]:
     return out
 
 
-def sample_rows(rows: Source, count: int, rng: np.random.Generator) -> Floats:
-    """``count`` distinct rows in random order; where there are fewer, they are repeated in turn."""
-    chosen = rng.permutation(len(rows))[:count]
-    return rows.block(np.resize(chosen, count))
+def drawn(n: int, count: int, rng: np.random.Generator) -> NDArray[np.intp]:
+    """``count`` distinct places below ``n`` in random order; where there are fewer, they are repeated in turn."""
+    few = min(n, count)
+    chosen = rng.permutation(n)[:few] if n <= MANY_ROWS else rng.choice(n, few, replace=False)
+    return np.resize(chosen, count)
+
+
+def sample_rows(rows: Source, count: int, rng: np.random.Generator, times: int = 1) -> Floats:
+    """(times, count, P): ``count`` rows drawn anew each time, all read in one pass."""
+    places = np.concatenate([drawn(len(rows), count, rng) for _ in range(times)])
+    return rows.take(places).block(slice(None)).reshape(times, count, rows.n_features)

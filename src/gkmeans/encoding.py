@@ -15,12 +15,61 @@ import numpy as np
 from ._parallel import Workers, block_rows, spans
 from ._rows import Codes, Source
 from .assignment import GroupAssignment, Method
-from .dictionaries import Dictionaries, code_dtype
+from .dictionaries import Dictionaries, Tables, code_dtype
 
 
 def rounds_of(effort: int) -> int:
     """Perturbed rounds: none up to effort 2, then 1, 2, 4 … 64."""
     return 0 if effort < 3 else 1 << (effort - 3)
+
+
+class Encoder:
+    """Codes of rows by a chain of stages, the last by ``method``, with tables that are made once."""
+
+    def __init__(self, stages: Sequence[Dictionaries], method: Method, workers: Workers) -> None:
+        self.stages, self.workers = stages, workers
+        self.shape = stages[-1].shape
+        self.methods = [*[GroupAssignment(1)] * (len(stages) - 1), method]
+        self.tables = [
+            [way.tables(D, workers) for D in stage.D] for stage, way in zip(stages, self.methods, strict=True)
+        ]
+
+    def codes(
+        self, rows: Source, given: Codes | None = None, done: Callable[[int], None] = lambda count: None
+    ) -> Codes:
+        """Codes (n, C) of rows; from those ``given`` by the last stage alone. ``done`` is told of rows as they end."""
+        C, K, _ = self.shape
+        out = np.empty((len(rows), C), code_dtype(K)) if given is None else given.copy()
+        links = list(zip(self.stages, self.tables, self.methods, strict=True))[0 if given is None else -1 :]
+        for where, chunk in rows.chunks():
+            self._fill(out[where], chunk, links, given is not None, done)
+        return out
+
+    def _fill(
+        self,
+        out: Codes,
+        rows: Source,
+        links: Sequence[tuple[Dictionaries, Sequence[Tables], Method]],
+        given: bool,
+        done: Callable[[int], None],
+    ) -> None:
+        """Fill ``out`` (n, C) with the codes of rows at hand; where ``given``, it holds what to start from."""
+
+        def one(span: tuple[int, int]) -> None:
+            part = slice(*span)
+            X = rows.block(part)
+            known = given
+            for stage, tables, way in links:
+                Y = stage.rotate(X)
+                for block, block_tables in zip(stage.blocks, tables, strict=True):
+                    start = out[part, block.dictionaries] if known else None
+                    Yu = np.ascontiguousarray(Y[:, block.dims])
+                    out[part, block.dictionaries] = way.codes(Yu, block_tables, start, self.workers)
+                known = True
+            done(span[1] - span[0])
+
+        C, K, _ = self.shape
+        self.workers.map(one, spans(len(rows), block_rows(C * K)))
 
 
 def encode(
@@ -32,27 +81,4 @@ def encode(
     done: Callable[[int], None] = lambda count: None,
 ) -> Codes:
     """Codes (n, C) by the last of ``stages``, started by those before it, or by ``codes`` where given."""
-    last = stages[-1]
-    C, K, _ = last.shape
-    chain = [last] if codes is not None else list(stages)
-    methods = [method if stage is last else GroupAssignment(1) for stage in chain]
-    tables = [[way.tables(D, workers) for D in stage.D] for stage, way in zip(chain, methods, strict=True)]
-    out = np.empty((len(rows), C), code_dtype(K))
-
-    def one(span: tuple[int, int]) -> None:
-        part = slice(*span)
-        X = rows.block(part)
-        known = codes is not None
-        if codes is not None:
-            out[part] = codes[part]
-        for stage, stage_tables, way in zip(chain, tables, methods, strict=True):
-            Y = stage.rotate(X)
-            for block, block_tables in zip(stage.blocks, stage_tables, strict=True):
-                start = out[part, block.dictionaries] if known else None
-                Yu = np.ascontiguousarray(Y[:, block.dims])
-                out[part, block.dictionaries] = way.codes(Yu, block_tables, start, workers)
-            known = True
-        done(span[1] - span[0])
-
-    workers.map(one, spans(len(rows), block_rows(C * K)))
-    return out
+    return Encoder(stages if codes is None else stages[-1:], method, workers).codes(rows, codes, done)

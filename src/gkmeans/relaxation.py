@@ -9,22 +9,23 @@ relaxation, Martinez et al. 2018) and a round of perturbed codes (perturb.inl) l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from operator import add
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ._parallel import spans
-from ._rows import READ_ROWS, Codes, Floats, Part, Source, decode
+from ._parallel import Workers, spans
+from ._rows import READ_ROWS, Codes, Floats, Source, decode
 from .assignment import GroupAssignment, assign
-from .dictionaries import Dictionaries, squared_errors
-from .training import Run, updated
+from .checkpoint import State
+from .dictionaries import TABLE_BYTES, Dictionaries, squared_errors, table_bytes
+from .training import Candidates, Run, Task, groups_of, sweep, updated
 from .update import Doubles, Statistics
 
 FOLDS = 4
-ITERATIONS = 40
+ITERATIONS = 80
 """Most iterations with folds, noise in all but the last of them; there is one more on all rows."""
 
 HELD_ROWS = 4096
@@ -41,11 +42,11 @@ class Shrinkage:
     points: float = 1.0
     factor: float = 2.0
 
-    def solved(self, start: Dictionaries, others: Statistics, fold: Source, codes: Codes, run: Run) -> Dictionaries:
-        """Dictionaries by the ``others``; what suits the ``fold`` better is kept."""
+    def solved(self, start: Dictionaries, others: Statistics, held: Source, codes: Codes, run: Run) -> Dictionaries:
+        """Dictionaries by the ``others``; what suits the rows ``held``, with their ``codes``, better is kept."""
         tried = self.points * self.factor
         fits = [updated(start, others, run.workers, points) for points in (self.points, tried)]
-        now, then = (held_error(fit, fold, codes, run) for fit in fits)
+        now, then = (held_error(fit, held, codes, run) for fit in fits)
         if then < now:
             self.points = tried
             return fits[1]
@@ -53,15 +54,9 @@ class Shrinkage:
         return fits[0]
 
 
-def spaced(fold: Source) -> NDArray[np.intp]:
-    """Places of rows that stand for the fold."""
-    return np.linspace(0, len(fold) - 1, min(len(fold), HELD_ROWS)).astype(np.intp)
-
-
-def held_error(fitted: Dictionaries, fold: Source, codes: Codes, run: Run) -> float:
-    """Squared error of rows spread over the fold, assigned from the codes given."""
-    some = spaced(fold)
-    _, errors = assign(Part(fold, some), fitted, run.method, codes[some], run.workers)
+def held_error(fitted: Dictionaries, held: Source, codes: Codes, run: Run) -> float:
+    """Squared error of rows at hand, assigned from the codes given."""
+    _, errors = assign(held, fitted, run.method, codes, run.workers)
     return float(errors.sum(dtype=np.float64))
 
 
@@ -69,6 +64,64 @@ def squared_error(rows: Source, D: Floats, codes: Codes) -> float:
     """Σ‖x − x̂‖² of rows with the codes given."""
     parts = [slice(*span) for span in spans(len(rows), READ_ROWS)]
     return sum(float(squared_errors(rows.block(part), D, codes[part]).sum(dtype=np.float64)) for part in parts)
+
+
+class Folds:
+    """The rows dealt into folds: the fold of each row, and rows spread over each fold that stand for it."""
+
+    def __init__(self, rows: Source, rng: np.random.Generator) -> None:
+        self.rows = rows
+        self.of = (np.arange(len(rows)) % FOLDS).astype(np.uint8)
+        rng.shuffle(self.of)
+        self.places = [self._spaced(np.flatnonzero(self.of == f)) for f in range(FOLDS)]
+        together = rows.take(np.concatenate(self.places))
+        edges = np.cumsum([0, *map(len, self.places)])
+        self.held = [together.take(np.arange(*edges[f : f + 2])) for f in range(FOLDS)]
+
+    @staticmethod
+    def _spaced(fold: NDArray[np.intp]) -> NDArray[np.intp]:
+        return fold[np.linspace(0, len(fold) - 1, min(len(fold), HELD_ROWS)).astype(np.intp)]
+
+    def statistics(self, codes: Codes, like: Dictionaries, workers: Workers) -> list[Statistics]:
+        """Those of each fold: one pass."""
+        out = [Statistics.none(*like.shape, groups_of(like)) for _ in range(FOLDS)]
+        for part, chunk in self.rows.chunks():
+            for f in range(FOLDS):
+                mine = np.flatnonzero(self.of[part] == f)
+                out[f].take_in(chunk.take(mine), codes[part][mine], workers)
+        return out
+
+    def solved(self, state: State, parts: Sequence[Statistics], shrinkage: Shrinkage, run: Run) -> list[Dictionaries]:
+        """Dictionaries for each fold by the statistics of the others; one fold judges the shrinkage."""
+        out = []
+        for f, held in enumerate(self.held):
+            others, before = reduce(add, [*parts[:f], *parts[f + 1 :]]), state.dictionaries[f]
+            if f == (state.iteration + 1) % FOLDS:
+                out.append(shrinkage.solved(before, others, held, state.codes[self.places[f]], run))
+            else:
+                out.append(updated(before, others, run.workers, shrinkage.points))
+        return out
+
+    def assigned(
+        self, noisy: Sequence[Dictionaries], way: GroupAssignment, codes: Codes, workers: Workers
+    ) -> tuple[Codes, float, list[Statistics]]:
+        """Codes of each fold by its own dictionaries, error and statistics: one pass, or four with large tables."""
+        C, K, P = noisy[0].shape
+        at_once = FOLDS if FOLDS * table_bytes(C, K) <= TABLE_BYTES else 1
+        statistics = [Statistics.none(C, K, P, groups_of(noisy[0])) for _ in range(FOLDS)]
+        out, error = np.empty_like(codes), 0.0
+        for first in range(0, FOLDS, at_once):
+            some = range(first, first + at_once)
+            tables = {f: [way.tables(D, workers) for D in noisy[f].D] for f in some}
+            for part, chunk in self.rows.chunks():
+                for f in some:
+                    mine = np.flatnonzero(self.of[part] == f)
+                    fold = chunk.take(mine)
+                    chosen, errors = assign(fold, noisy[f], way, codes[part][mine], workers, tables[f])
+                    out[part][mine] = chosen
+                    statistics[f].take_in(fold, chosen, workers)
+                    error += float(errors.sum(dtype=np.float64))
+        return out, error, statistics
 
 
 def relax(
@@ -86,40 +139,43 @@ def relax(
     The history holds the distortion of each fold by the dictionaries of the others, and of all rows in the end.
     """
     iterations = min(ITERATIONS, max_iter - 1) if len(rows) >= FOLDS else 0
-    places = [np.sort(part) for part in np.array_split(run.rng.permutation(len(rows)), FOLDS)]
-    folds = [Part(rows, part) for part in places]
-    groups, K = [block.dictionaries for block in start.blocks], start.shape[1]
-    if codes is None:
-        codes, _ = assign(rows, start, way, None, run.workers)
-    codes = codes.copy()
-    trained, shrinkage = [start] * FOLDS, Shrinkage()
-    for iteration in range(1, iterations + 1):
-        parts = [Statistics.collect(fold, codes[fold.index], K, groups, run.workers) for fold in folds]
+    folds, task, candidates = Folds(rows, run.rng), Task(run, len(rows)), Candidates(rows)
+    state = task.saved()
+    if state is None:
+        if codes is None:
+            codes, _, _ = sweep(rows, start, way, None, run.workers)
+        state = State((start,) * FOLDS, codes, numbers=asdict(Shrinkage()))
+    if not state.done:
+        parts = folds.statistics(state.codes, start, run.workers)
+    while state.iteration < iterations:
+        iteration, shrinkage = state.iteration + 1, Shrinkage(**state.numbers)
         heat = temperature * np.sqrt(1 - iteration / iterations)
-        error = 0.0
-        for f, fold in enumerate(folds):
-            others, given = reduce(add, parts[:f] + parts[f + 1 :]), codes[fold.index]
-            if f == iteration % FOLDS:
-                trained[f] = shrinkage.solved(trained[f], others, fold, given, run)
-            else:
-                trained[f] = updated(trained[f], others, run.workers, shrinkage.points)
-            noisy = heated(trained[f], spread(trained[f], fold, given), heat, run.rng)
-            codes[fold.index], errors = assign(fold, noisy, replace(way, seed=iteration), given, run.workers)
-            error += float(errors.sum(dtype=np.float64))
+        trained = folds.solved(state, parts, shrinkage, run)
+        everything = reduce(add, parts)
+        if not everything.counts.all():
+            trained = together(trained, candidates.revive(mean_of(trained), everything, state.codes, run))
+        noisy = [
+            heated(trained[f], spread(trained[f], held, state.codes[folds.places[f]]), heat, run.rng)
+            for f, held in enumerate(folds.held)
+        ]
+        codes, error, parts = folds.assigned(noisy, replace(way, seed=iteration), state.codes, run.workers)
         run.record("relaxed", iteration, iterations + 1, error)
-    statistics = Statistics.collect(rows, codes, K, groups, run.workers)
-    final = updated(mean_of(trained), statistics, run.workers, shrinkage.points if iterations else 0.0)
-    codes, errors = assign(rows, final, way, codes, run.workers)
-    run.record("relaxed", iterations + 1, iterations + 1, float(errors.sum(dtype=np.float64)))
-    run.last = iterations + 1
-    run.reporter.stage_done(max_iter - run.last)
-    return final, codes
+        state = State(tuple(trained), codes, iteration, numbers=asdict(shrinkage))
+        task.save(state)
+    if not state.done:
+        points = state.numbers["points"] if iterations else 0.0
+        final = updated(mean_of(state.dictionaries), reduce(add, parts), run.workers, points)
+        codes, error, _ = sweep(rows, final, way, state.codes, run.workers)
+        run.record("relaxed", iterations + 1, iterations + 1, error)
+        state = State((final,), codes, iterations + 1, done=True)
+        task.save(state)
+    run.ended(state, max_iter)
+    return state.dictionaries[0], state.codes
 
 
-def spread(fitted: Dictionaries, fold: Source, codes: Codes) -> Floats:
-    """Root mean square of the residual in each dimension, (P,), of rows spread over the fold with the codes given."""
-    some = spaced(fold)
-    residual = fold.block(some) - decode(fitted.D[0], codes[some])
+def spread(fitted: Dictionaries, held: Source, codes: Codes) -> Floats:
+    """Root mean square of the residual in each dimension, (P,), of rows at hand with the codes given."""
+    residual = held.block(slice(None)) - decode(fitted.D[0], codes)
     mean: Doubles = np.square(residual, dtype=np.float64).mean(axis=0)
     return np.sqrt(mean).astype(np.float32)
 
@@ -131,6 +187,12 @@ def heated(fitted: Dictionaries, deviation: Floats, heat: float, rng: np.random.
     [D] = fitted.D
     sigma = np.float32(heat / np.sqrt(len(D))) * deviation
     return replace(fitted, D=(D + sigma * rng.standard_normal(D.shape, dtype=np.float32),))
+
+
+def together(trained: Sequence[Dictionaries], revived: Dictionaries) -> list[Dictionaries]:
+    """``trained`` with those codewords of ``revived`` that differ from the mean: the same new places in each fold."""
+    moved = (revived.D[0] != mean_of(trained).D[0]).any(axis=2, keepdims=True)
+    return [replace(one, D=(np.where(moved, revived.D[0], one.D[0]),)) for one in trained]
 
 
 def mean_of(trained: Sequence[Dictionaries]) -> Dictionaries:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 
 from . import _files
-from .estimators.base import KIND, AdditiveQuantizer
+from .estimators.base import AdditiveQuantizer
 from .estimators.cartesian import CartesianKMeans
+from .estimators.coding import KIND
 from .estimators.group import GroupKMeans
 from .estimators.optimized_cartesian import OptimizedCartesianKMeans
+from .estimators.saving import restored
 
 ESTIMATORS: dict[str, type[AdditiveQuantizer]] = {
     kind.__name__: kind for kind in (GroupKMeans, CartesianKMeans, OptimizedCartesianKMeans)
@@ -50,6 +52,6 @@ def load(path: str | os.PathLike[str]) -> AdditiveQuantizer:
         known = ", ".join(ESTIMATORS)
         raise _files.FileError(f"{path} holds a {description.get('estimator')!r}; this gkmeans knows {known}")
     try:
-        return estimator._restored(arrays, description)
+        return restored(estimator, arrays, description)
     except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
         raise _files.FileError(f"{path} is inconsistent ({error}); save it anew or take a copy") from error

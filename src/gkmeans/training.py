@@ -1,26 +1,32 @@
 """The training loop: update, assign, record, stop, Alg. 1.
 
 One loop serves gk-means, its initialisation's stages and k-means itself: they differ in the blocks of their
-dictionaries and in whether a rotation is learned.
+dictionaries and in whether a rotation is learned. An iteration solves the dictionaries from the statistics of the pass
+before, then passes over the rows once: each chunk is assigned and adds to the statistics.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ._parallel import Workers
+from ._parallel import Workers, spans
 from ._progress import Reporter
-from ._rows import Codes, Floats, Source, decode
+from ._rows import READ_ROWS, Codes, Floats, Source, decode
 from .assignment import Method, assign
-from .dictionaries import Block, Dictionaries
+from .checkpoint import Checkpoint, State, random_of, read_state, set_random, write_state
+from .dictionaries import Block, Dictionaries, code_dtype, squared_errors
 from .rotation import rotated
 from .update import Statistics, centred
 
 ROTATIONS = 3
 """Rotations in one update, each followed by its codewords: they need no pass over the data."""
+
+CANDIDATES, CANDIDATE_NUMBERS = 1 << 16, 1 << 23
+"""Rows, and numbers in them, among which unused codewords are given a new place."""
 
 
 @dataclass
@@ -35,6 +41,7 @@ class Run:
     reporter: Reporter
     history: list[float] = field(default_factory=list)
     last: int = 0  # iterations of the latest stage
+    checkpoint: Checkpoint | None = None
 
     def record(self, stage: str, iteration: int, most: int, error: float) -> float:
         """Note one iteration; its relative distortion."""
@@ -42,6 +49,34 @@ class Run:
         self.history.append(distortion)
         self.reporter.iteration(stage, iteration, most, distortion)
         return distortion
+
+    def ended(self, state: State, max_iter: int) -> None:
+        """Note the end of a stage."""
+        self.last = state.iteration
+        self.reporter.stage_done(max_iter - state.iteration)
+
+
+class Task:
+    """One training's place in the checkpoint of its fit; without a checkpoint nothing is kept."""
+
+    def __init__(self, run: Run, n: int) -> None:
+        self.run, self.n = run, n
+        self.path = None if run.checkpoint is None else run.checkpoint.place()
+
+    def saved(self) -> State | None:
+        """The state to go on from, where there is one; sets the run's random numbers and history to it."""
+        if self.path is None or not self.path.exists():
+            return None
+        state, random, history = read_state(self.path, self.n)
+        set_random(self.run.rng, random, self.path)
+        self.run.history[:] = history
+        self.run.reporter.stage_done(state.iteration)
+        return state
+
+    def save(self, state: State) -> None:
+        """Keep the state."""
+        if self.path is not None:
+            write_state(self.path, state, random_of(self.run.rng), self.run.history)
 
 
 def train(
@@ -51,24 +86,49 @@ def train(
 
     ``codes`` None asks for a greedy start. The codes returned are the best for the dictionaries returned.
     """
-    errors: Floats | None = None
-    if codes is None:
-        codes, errors = assign(rows, dictionaries, run.method, None, run.workers)
-    before = np.inf
-    for iteration in range(1, max_iter + 1):
-        groups = [block.dictionaries for block in dictionaries.blocks]
-        statistics = Statistics.collect(rows, codes, dictionaries.shape[1], groups, run.workers)
-        dictionaries = updated(dictionaries, statistics, run.workers)
-        if errors is not None:
-            dictionaries = revived(dictionaries, statistics, rows, codes, errors, run.rng)
-        codes, errors = assign(rows, dictionaries, run.method, codes, run.workers)
-        distortion = run.record(stage, iteration, max_iter, float(errors.sum(dtype=np.float64)))
-        if before - distortion <= run.tol * distortion:
-            break
-        before = distortion
-    run.last = iteration
-    run.reporter.stage_done(max_iter - iteration)
-    return dictionaries, codes
+    task, candidates = Task(run, len(rows)), Candidates(rows)
+    state = task.saved()
+    if state is None:
+        if codes is None:
+            codes, _, statistics = sweep(rows, dictionaries, run.method, None, run.workers)
+        else:
+            statistics = Statistics.collect(rows, codes, dictionaries.shape[1], groups_of(dictionaries), run.workers)
+        state = State((dictionaries,), codes)
+    elif not state.done:
+        K, groups = dictionaries.shape[1], groups_of(dictionaries)
+        statistics = Statistics.collect(rows, state.codes, K, groups, run.workers)
+    while not state.done:
+        iteration, before = state.iteration + 1, run.history[-1] if state.iteration else np.inf
+        dictionaries = updated(state.dictionaries[0], statistics, run.workers)
+        dictionaries = candidates.revive(dictionaries, statistics, state.codes, run)
+        codes, error, statistics = sweep(rows, dictionaries, run.method, state.codes, run.workers)
+        distortion = run.record(stage, iteration, max_iter, error)
+        done = iteration == max_iter or before - distortion <= run.tol * distortion
+        state = State((dictionaries,), codes, iteration, done)
+        task.save(state)
+    run.ended(state, max_iter)
+    return state.dictionaries[0], state.codes
+
+
+def groups_of(dictionaries: Dictionaries) -> list[slice]:
+    """Dictionaries that are solved together."""
+    return [block.dictionaries for block in dictionaries.blocks]
+
+
+def sweep(
+    rows: Source, dictionaries: Dictionaries, method: Method, codes: Codes | None, workers: Workers
+) -> tuple[Codes, float, Statistics]:
+    """One pass over all rows: codes (n, C), their squared error and their statistics."""
+    C, K, P = dictionaries.shape
+    tables = [method.tables(D, workers) for D in dictionaries.D]
+    out, error = np.empty((len(rows), C), code_dtype(K)), 0.0
+    statistics = Statistics.none(C, K, P, groups_of(dictionaries))
+    for part, chunk in rows.chunks():
+        given = None if codes is None else codes[part]
+        out[part], errors = assign(chunk, dictionaries, method, given, workers, tables)
+        statistics.take_in(chunk, out[part], workers)
+        error += float(errors.sum(dtype=np.float64))
+    return out, error, statistics
 
 
 def relative(error: float, energy: float) -> float:
@@ -92,6 +152,41 @@ def updated(
         )
     D = tuple(centred(Du, statistics.counts[block.dictionaries]) for block, Du in zip(blocks, D, strict=True))
     return replace(dictionaries, D=D, R=R)
+
+
+class Candidates:
+    """Rows, evenly spaced, among which unused codewords are given a new place."""
+
+    def __init__(self, rows: Source) -> None:
+        count = min(len(rows), CANDIDATES, max(1, CANDIDATE_NUMBERS // rows.n_features))
+        self.rows, self.places = rows, np.linspace(0, len(rows) - 1, count).astype(np.intp)
+
+    @cached_property
+    def held(self) -> Source:
+        """The rows, read when the first codeword is unused."""
+        return self.rows.take(self.places)
+
+    def revive(self, dictionaries: Dictionaries, statistics: Statistics, codes: Codes, run: Run) -> Dictionaries:
+        """``dictionaries`` with a place for each codeword that no row of all chose."""
+        if statistics.counts.all():
+            return dictionaries
+        chosen = codes[self.places]
+        errors = block_errors(self.held, dictionaries, chosen, run.workers)
+        return revived(dictionaries, statistics, self.held, chosen, errors, run.rng)
+
+
+def block_errors(rows: Source, dictionaries: Dictionaries, codes: Codes, workers: Workers) -> Floats:
+    """Squared error (n, U) of rows at hand in each of U blocks."""
+    out = np.empty((len(rows), len(dictionaries.blocks)), np.float32)
+
+    def one(span: tuple[int, int]) -> None:
+        X = dictionaries.rotate(rows.block(slice(*span)))
+        for u, block in enumerate(dictionaries.blocks):
+            Xu, chosen = np.ascontiguousarray(X[:, block.dims]), codes[slice(*span), block.dictionaries]
+            out[slice(*span), u] = squared_errors(Xu, dictionaries.D[u], chosen)
+
+    workers.map(one, spans(len(rows), READ_ROWS))
+    return out
 
 
 def revived(

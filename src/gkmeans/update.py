@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from . import _core
 from ._parallel import Workers, spans
 from ._rows import READ_ROWS, Codes, Floats, Frame, Rows, Source
-from .dictionaries import Block
+from .dictionaries import Block, Dictionaries
 
 RIDGE = 1e-3
 """λ, in points: a codeword is held back by a thousandth of a point."""
@@ -31,6 +31,9 @@ DENSE_UNKNOWNS = 12288
 
 PAIRS_BYTES = 1 << 30
 """Above this, the counts of pairs are kept as sparse matrices."""
+
+LEAST = 0.5
+"""Points below which a codeword counts as unused: fractions come from decay."""
 
 _SLAB = 32
 _PANEL = 192
@@ -45,7 +48,7 @@ class Statistics:
 
     Parameters
     ----------
-    counts : (C, K) int64
+    counts : (C, K) int64, or float64 after decay
         Points that chose each codeword: the diagonal of Z.
     Z : dict of (b, c) to (K, K)
         Points that chose codeword j of b and k of c, b < c, for dictionaries of one group.
@@ -64,7 +67,7 @@ class Statistics:
     array([ 1., 10.], dtype=float32)
     """
 
-    counts: NDArray[np.int64]
+    counts: NDArray[Any]
     Z: Blocks
     W: Doubles
     groups: tuple[slice, ...]
@@ -91,33 +94,89 @@ class Statistics:
 
     @classmethod
     def collect(cls, rows: Source, codes: Codes, K: int, groups: Sequence[slice], workers: Workers) -> Statistics:
-        """Statistics of a whole source: a task for each slab of columns of W and for each pair of Z."""
-        n, C = codes.shape
+        """Statistics of a whole source: one pass."""
+        out = cls.none(codes.shape[1], K, rows.n_features, groups)
+        for part, chunk in rows.chunks():
+            out.take_in(chunk, codes[part], workers)
+        return out
+
+    @classmethod
+    def none(cls, C: int, K: int, P: int, groups: Sequence[slice]) -> Statistics:
+        """Statistics of no points."""
+        pairs = pairs_of(groups)
+        sparse = 4 * len(pairs) * K * K > PAIRS_BYTES
+        Z = {
+            pair: scipy.sparse.csr_array((K, K), dtype=np.int32) if sparse else np.zeros((K, K), np.int32)
+            for pair in pairs
+        }
+        return cls(np.zeros((C, K), np.int64), Z, np.zeros((C, K, P)), tuple(groups))
+
+    def take_in(self, rows: Source, codes: Codes, workers: Workers) -> None:
+        """Add rows at hand in place: a task for each slab of columns of W and for each pair of Z."""
         wide = np.ascontiguousarray(codes, np.uint16)
-        W = np.empty((C, K, rows.n_features))
+        K = self.counts.shape[1]
 
         def add_slab(columns: tuple[int, int]) -> None:
-            part = np.zeros((C, K, columns[1] - columns[0]))
-            for span in spans(n, READ_ROWS):
+            part = np.ascontiguousarray(self.W[:, :, slice(*columns)])
+            for span in spans(len(wide), READ_ROWS):
                 if workers.stop[0]:
                     return
                 _core.add_rows(rows.block(slice(*span), slice(*columns)), wide[slice(*span)], part)
-            W[:, :, columns[0] : columns[1]] = part
+            self.W[:, :, slice(*columns)] = part
 
-        pairs = [(b, c) for group in groups for b in range(C)[group] for c in range(b + 1, group.stop)]
-        pairs_bytes = 4 * len(pairs) * K * K
-
-        def count(pair: tuple[int, int]) -> Any:
-            if pairs_bytes > PAIRS_BYTES:
-                return _count_sparse(wide, *pair, K)
-            Z = np.zeros((K, K), np.int32)
-            _core.count_pairs(wide, *pair, Z)
-            return Z
+        def count(pair: tuple[int, int]) -> None:
+            if scipy.sparse.issparse(self.Z[pair]):
+                self.Z[pair] = self.Z[pair] + _count_sparse(wide, *pair, K)
+            else:
+                _core.count_pairs(wide, *pair, self.Z[pair])
 
         workers.map(add_slab, spans(rows.n_features, _SLAB))
-        Z = dict(zip(pairs, workers.map(count, pairs), strict=True))
-        counts = np.stack([np.bincount(wide[:, c], minlength=K) for c in range(C)]).astype(np.int64)
-        return cls(counts, Z, W, tuple(groups))
+        workers.map(count, list(self.Z))
+        for c, column in enumerate(wide.T):
+            self.counts[c] += np.bincount(column, minlength=K)
+
+    @classmethod
+    def implied(cls, codes: Codes, dictionaries: Dictionaries, workers: Workers) -> Statistics:
+        """Statistics as if every row were the decoding of its ``codes`` (n, C): W = Z D, which D solves.
+
+        Dictionaries that solve the rows' own statistics solve these too: what a fit leaves, without its rows.
+        """
+        C, K, P = dictionaries.shape
+        everything = cls.none(C, K, 0, (slice(0, C),))
+        everything.take_in(Rows(np.empty((len(codes), 0)), Frame(np.empty(0, np.float32))), codes, workers)
+        counts, Z = everything.counts, everything.Z
+        D = dictionaries.full().astype(np.float64)
+
+        def sums(c: int) -> Doubles:
+            out: Doubles = counts[c][:, None] * D[c]
+            for b in range(C):
+                if b != c:
+                    out += (Z[c, b] if c < b else Z[b, c].T) @ D[b]
+            return out
+
+        W = np.stack(workers.map(sums, range(C))).reshape(C, K, P)
+        groups = tuple(block.dictionaries for block in dictionaries.blocks)
+        return cls(counts, {pair: Z[pair] for pair in pairs_of(groups)}, W, groups)
+
+    def __mul__(self, weight: float) -> Statistics:
+        """The same points, each counted ``weight`` times."""
+        if weight == 1:
+            return self
+        Z = {pair: block * weight for pair, block in self.Z.items()}
+        return Statistics(self.counts * weight, Z, self.W * weight, self.groups)
+
+    def without_rare(self) -> Statistics:
+        """Without the codewords that fewer than ``LEAST`` points chose."""
+        kept = self.counts >= LEAST
+        if kept.all():
+            return self
+        Z = {}
+        for (b, c), block in self.Z.items():
+            if scipy.sparse.issparse(block):
+                Z[b, c] = scipy.sparse.diags_array(kept[b] * 1.0) @ block @ scipy.sparse.diags_array(kept[c] * 1.0)
+            else:
+                Z[b, c] = block * np.outer(kept[b], kept[c])
+        return Statistics(self.counts * kept, Z, self.W * kept[:, :, None], self.groups)
 
     def __add__(self, other: Statistics) -> Statistics:
         """Statistics of both sets of points together."""
@@ -181,6 +240,11 @@ class Statistics:
         if len(used) > DENSE_UNKNOWNS:
             return Normal(used, diagonal, None, _sparse_normal(blocks, where, diagonal), workers)
         return Normal(used, diagonal, Cholesky(_dense_normal(blocks, where, diagonal), workers), None, workers)
+
+
+def pairs_of(groups: Sequence[slice]) -> list[tuple[int, int]]:
+    """Pairs (b, c), b < c, of dictionaries of one group."""
+    return [(b, c) for group in groups for b in range(group.start, group.stop) for c in range(b + 1, group.stop)]
 
 
 def _dense_normal(blocks: Blocks, where: list[NDArray[np.intp]], diagonal: Doubles) -> Doubles:
@@ -307,11 +371,11 @@ def _conjugate_gradients(
     return x
 
 
-def centred(D: Floats, counts: NDArray[np.int64]) -> Floats:
+def centred(D: Floats, counts: NDArray[Any]) -> Floats:
     """``D`` (C, K, P) with every dictionary's mean by usage moved into the first: the same sums, no drift."""
     if len(D) == 1:
         return D
-    total = max(1, int(counts[0].sum()))
+    total = max(LEAST, float(counts[0].sum()))
     means = np.einsum("ck,ckp->cp", counts, D, dtype=np.float64) / total
     out: Floats = D - means[:, None].astype(np.float32)
     out[0] += means.sum(axis=0).astype(np.float32)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
-from . import _formats
+from . import _batched, _formats
 
 SUFFIXES = {
     ".npy": "a .npy array",
@@ -76,6 +77,63 @@ def read(path: str | os.PathLike[str], *, dataset: str | None = None) -> NDArray
             file, f"it holds {out.dtype} of shape {out.shape}", "vectors must be numbers of shape (n, P)"
         )
     return out
+
+
+def batches(path: str | os.PathLike[str], *, dataset: str | None = None, start: int = 0) -> Iterator[NDArray[Any]]:
+    """Read the vectors of a file piece by piece, about 16 MB at a time.
+
+    Parameters
+    ----------
+    path : str or path
+        The file, in any format of ``read``; packed idx is unpacked whole.
+    dataset : str, optional
+        As for ``read``.
+    start : int, default=0
+        The first row to read.
+
+    Yields
+    ------
+    ndarray
+        Rows (m, P) in the dtype of the file.
+
+    Raises
+    ------
+    FileError
+        As ``read`` does, and where the file grows or is truncated meanwhile.
+
+    Examples
+    --------
+    >>> import numpy as np, os, tempfile
+    >>> from gkmeans import vectors
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = os.path.join(folder.name, "X.npy")
+    >>> np.save(path, np.arange(6, dtype=np.float32).reshape(3, 2))
+    >>> [batch.tolist() for batch in vectors.batches(path, start=1)]
+    [[[2.0, 3.0], [4.0, 5.0]]]
+    >>> folder.cleanup()
+    """
+    yield from opened(path, dataset).batches(start)
+
+
+def opened(path: str | os.PathLike[str], dataset: str | None = None) -> _batched.Opened:
+    """A file whose vectors are read batch by batch, from any row on, with its number of rows.
+
+    Examples
+    --------
+    >>> import numpy as np, os, tempfile
+    >>> from gkmeans import vectors
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = os.path.join(folder.name, "X.npy")
+    >>> np.save(path, np.zeros((3, 2), np.float32))
+    >>> vectors.opened(path).n
+    3
+    >>> folder.cleanup()
+    """
+    file = Path(path)
+    try:
+        return _batched.opened(file, _kind(file), dataset, lambda: read(file, dataset=dataset))
+    except OSError as error:
+        raise _formats.bad(file, error.strerror or str(error), "check the path; datasets.load takes folders") from error
 
 
 def _read(file: Path, dataset: str | None) -> NDArray[Any]:

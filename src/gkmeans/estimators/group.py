@@ -11,15 +11,16 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from .._progress import logger
-from .._rows import Codes, Floats, Part, Rows
+from .._rows import Codes, Data, Floats, Rows, Without
 from .._validation import check_effort, check_integer, check_order, check_relaxation, check_start
-from ..assignment import GroupAssignment, check_table
-from ..dictionaries import Dictionaries
+from ..assignment import GroupAssignment, Method, check_table
+from ..dictionaries import Dictionaries, drawn
 from ..encoding import encode, rounds_of
 from ..initialization.hierarchical import count_stages, hierarchical
 from ..initialization.kmeans import kmeans
 from ..initialization.random import random
 from ..relaxation import relax, squared_error
+from ..streaming import Chain
 from ..training import Run, train
 from .base import AdditiveQuantizer, Learned
 
@@ -58,7 +59,7 @@ class GroupKMeans(AdditiveQuantizer):
         Where training starts; a fitted estimator gives its dictionaries, and codes by its own ``encode``.
     relaxation : float, default=0.5
         Noise on the codewords when training starts, in standard deviations of the residual; it fades to none over at
-        most 40 iterations, and rows are assigned by dictionaries that were solved without them. 0 gives the paper's
+        most 80 iterations, and rows are assigned by dictionaries that were solved without them. 0 gives the paper's
         plain training, which is also taken with fewer than 4 K rows or ``max_iter`` below 3, and where rows held out
         of a trial fare better by it; the log says which.
     effort : int, default=7
@@ -159,7 +160,7 @@ class GroupKMeans(AdditiveQuantizer):
         if isinstance(self.init, AdditiveQuantizer):
             self.init._check_encoding(shape[0])
 
-    def _learn(self, rows: Rows, run: Run, max_iter: int) -> Learned:
+    def _learn(self, rows: Data, run: Run, max_iter: int) -> Learned:
         if not self._may_relax(len(rows), max_iter):
             run.reporter.stage_done(self._extra_iterations(rows.n_features))
         elif relaxed := self._relaxed(rows, run, max_iter):
@@ -174,21 +175,21 @@ class GroupKMeans(AdditiveQuantizer):
             check_relaxation(self.relaxation) > 0 and n >= max(FEW_ROWS * self._sizes()[1], 8) and max_iter >= SHORTEST
         )
 
-    def _relaxed(self, rows: Rows, run: Run, max_iter: int) -> Learned | None:
+    def _relaxed(self, rows: Data, run: Run, max_iter: int) -> Learned | None:
         """Relaxed training, from a start that has not seen the rows held out; None where these fare better by plain.
 
         Then the run is as it was before, and plain training ends as it would have without the trial.
         """
         C, K = self._sizes()
         before, n = run.rng.bit_generator.state, len(rows)
-        trial_rows = min(n, max(TRIAL_ROWS * C * K, LEAST_TRIAL))
-        order = run.rng.permutation(n)
-        cuts = [trial_rows // HELD_OUT, trial_rows]
-        held, tried, rest = (np.sort(part) for part in np.split(order, cuts))
-        start, codes, stages = self._start(rows, np.sort(np.concatenate([tried, rest])), run)
-        if codes is not None and isinstance(self.init, str):
-            codes = self._completed(rows, held, codes, (*stages, start), run)
-        if not self._relaxing_pays(rows, held, tried, start, codes, stages, run, max_iter):
+        chosen = drawn(n, min(n, max(TRIAL_ROWS * C * K, LEAST_TRIAL)), run.rng)
+        held, tried = (np.sort(part) for part in np.split(chosen, [len(chosen) // HELD_OUT]))
+        others = rows.take(held)
+        start, codes, stages = self._start(rows, held, run)
+        if codes is not None and len(codes) < n:
+            codes = self._completed(others, held, codes, (*stages, start), run)
+        given = None if codes is None else codes[tried]
+        if not self._relaxing_pays(others, rows.take(tried), start, given, stages, run, max_iter):
             run.history.clear()
             run.rng.bit_generator.state = before
             return None
@@ -201,21 +202,20 @@ class GroupKMeans(AdditiveQuantizer):
         return replace(self._method(*self._sizes()), rounds=TRAINING_ROUNDS)
 
     def _completed(
-        self, rows: Rows, held: NDArray[np.intp], codes: Codes, stages: Sequence[Dictionaries], run: Run
+        self, others: Rows, held: NDArray[np.intp], codes: Codes, stages: Sequence[Dictionaries], run: Run
     ) -> Codes:
-        """Codes of all rows: those given, and by replay of the stages those of the rows held out."""
-        out = np.empty((len(rows), codes.shape[1]), codes.dtype)
-        seen = np.ones(len(rows), bool)
+        """Codes of all rows: those given, and by replay of the stages those of the ``others``, which were held out."""
+        seen = np.ones(len(codes) + len(held), bool)
         seen[held] = False
+        out = np.empty((len(seen), codes.shape[1]), codes.dtype)
         out[seen] = codes
-        out[held] = encode(Part(rows, held), stages, run.method, None, run.workers)
+        out[held] = encode(others, stages, run.method, None, run.workers)
         return out
 
     def _relaxing_pays(
         self,
-        rows: Rows,
-        held: NDArray[np.intp],
-        tried: NDArray[np.intp],
+        others: Rows,
+        tried: Rows,
         start: Dictionaries,
         codes: Codes | None,
         stages: Sequence[Dictionaries],
@@ -224,17 +224,18 @@ class GroupKMeans(AdditiveQuantizer):
     ) -> bool:
         """Whether rows held out fare better by relaxed than by plain training of others, a trial of each."""
         reporter = run.reporter.named(f"{run.reporter.title}, trial")
-        trial = replace(run, reporter=reporter, history=[], energy=rows.energy(run.workers, tried))
-        kept, given, most = Part(rows, tried), None if codes is None else codes[tried], min(max_iter, TRIAL_ITERATIONS)
-        plainly, _ = train(kept, start, given, trial, most, "gk-means")
-        gently, _ = relax(kept, start, given, trial, self._relaxing(), float(self.relaxation), most)
-        way, others = self._way(TRIAL_EFFORT, *self._sizes()), Part(rows, held)
-        errors = []
+        trial = replace(run, reporter=reporter, history=[], energy=tried.energy(run.workers))
+        most = min(max_iter, TRIAL_ITERATIONS)
+        plainly, _ = train(tried, start, codes, trial, most, "gk-means")
+        gently, _ = relax(tried, start, codes, trial, self._relaxing(), float(self.relaxation), most)
+        way, errors = self._way(TRIAL_EFFORT, *self._sizes()), []
         for fitted in (plainly, gently):
             chosen = encode(others, (*stages, fitted), way, None, run.workers)
             errors.append(squared_error(others, fitted.D[0], chosen))
         logger.info(
-            "fit, trial: %d rows held out, squared error %.6g by plain and %.6g by relaxed training", len(held), *errors
+            "fit, trial: %d rows held out, squared error %.6g by plain and %.6g by relaxed training",
+            len(others),
+            *errors,
         )
         return errors[1] < errors[0]
 
@@ -250,11 +251,12 @@ class GroupKMeans(AdditiveQuantizer):
             return check_start(self.init.dictionaries_, shape, scale)
         return check_start(np.asarray(self.init), shape, scale)
 
-    def _given_codes(self, rows: Rows, run: Run) -> Codes | None:
+    def _given_codes(self, rows: Data, run: Run) -> Codes | None:
         """Codes by a fitted ``init``; None for an array, or where the rows would not fit the scale of its frame."""
         if not isinstance(self.init, AdditiveQuantizer) or self.init.scale_ != rows.frame.scale:
             return None
-        return self.init._choose(rows.X, None, run.workers)
+        method, stages = self.init._encoding(None)
+        return encode(rows.framed(self.init._frame()), stages, method, None, run.workers)
 
     def _start_iterations(self, P: int) -> int:
         return self.init_iter * self._start_parts(P) + self._extra_iterations(P)
@@ -272,18 +274,18 @@ class GroupKMeans(AdditiveQuantizer):
         return self.init_iter * self._start_parts(P) + 2 * min(self.max_iter, TRIAL_ITERATIONS)
 
     def _start(
-        self, rows: Rows, index: NDArray[np.intp] | None, run: Run
+        self, rows: Data, held: NDArray[np.intp] | None, run: Run
     ) -> tuple[Dictionaries, Codes | None, list[Dictionaries]]:
         """Dictionaries, codes where the start has them, and the stages to replay.
 
-        A start that is learned is learned from the rows that ``index`` names, and gives their codes.
+        A start that is learned is learned from the rows that are not ``held``, and gives their codes.
         """
         C, K = self._sizes()
         if not isinstance(self.init, str):
             D = self._given_start((C, K, rows.n_features), rows.frame.scale).astype(np.float64)
             D[0] -= rows.frame.shift
             return Dictionaries.single(D * rows.frame.scale), self._given_codes(rows, run), []
-        source = rows if index is None else Part(rows, index)
+        source = rows if held is None else Without(rows, held)
         if self.init == "random":
             return random(source, C, K, run.rng), None, []
         if self.init == "kmeans":
@@ -294,6 +296,14 @@ class GroupKMeans(AdditiveQuantizer):
         D = self.dictionaries_.astype(np.float64)
         D[0] -= self.shift_
         return Dictionaries.single(D * self.scale_)
+
+    def _links(self) -> tuple[Chain, list[Method]]:
+        C, K = self.dictionaries_.shape[:2]
+        last = replace(self._method(C, K), rounds=TRAINING_ROUNDS if self.relaxation else 0)
+        return (*self.stages_, self._final()), [*[GroupAssignment(1)] * len(self.stages_), last]
+
+    def _learned(self, chain: Chain, codes: Codes) -> Learned:
+        return Learned(chain[-1], codes, chain[:-1])
 
     def _encoding(self, effort: int | None) -> tuple[GroupAssignment, tuple[Dictionaries, ...]]:
         effort = check_effort(self.effort if effort is None else effort)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from .._progress import Reporter
 from .._rows import Codes, Floats, Frame, Rows, Source
 from ..assignment import GroupAssignment
-from ..dictionaries import Block, Dictionaries, sample_rows
+from ..dictionaries import Block, Dictionaries, drawn, sample_rows
 from ..training import Run, train
 
 TRIAL_ROWS = 32
@@ -85,7 +85,7 @@ def first_stage(rows: Source, blocks: Sequence[Block], K: int, run: Run) -> Dict
     own order, where neighbours often belong together, or moved a little so that all blocks have the same variance,
     whichever is better after a few iterations on a sample.
     """
-    sample = rows.block(run.rng.permutation(len(rows))[: TRIAL_ROWS * K])
+    sample = rows.take(drawn(len(rows), min(len(rows), TRIAL_ROWS * K), run.rng)).block(slice(None))
     orders = [np.arange(rows.n_features), balanced_order(sample.var(axis=0, dtype=np.float64), blocks)]
     if len(blocks) == 1 or (orders[0] == orders[1]).all():
         best = orders[0]
@@ -107,12 +107,8 @@ def product_start(
 ) -> Dictionaries:
     """Rows of the data, their dimensions in ``order``, on each block's dimensions, without a rotation."""
     dims = slice(None) if order is None else order
-    D = tuple(
-        np.array(
-            [sample_rows(rows, K, rng)[:, dims][:, block.dims] for _ in range(_length(block.dictionaries))], order="C"
-        )
-        for block in blocks
-    )
+    sample = sample_rows(rows, K, rng, blocks[-1].dictionaries.stop)[:, :, dims]
+    D = tuple(np.ascontiguousarray(sample[block.dictionaries, :, block.dims]) for block in blocks)
     return Dictionaries(tuple(blocks), D)
 
 

@@ -18,7 +18,7 @@ def kmeans(rows: Source, C: int, K: int, run: Run, max_iter: int) -> tuple[Dicti
     codes: list[Codes] = []
     for c in range(C):
         source: Source = Residual(rows, np.concatenate(D), np.concatenate(codes, axis=1)) if D else rows
-        start = Dictionaries.single(sample_rows(source, K, run.rng)[None])
+        start = Dictionaries.single(sample_rows(source, K, run.rng))
         fitted, chosen = train(source, start, None, run, max_iter, f"k-means {c + 1}/{C}")
         D.append(fitted.D[0])
         codes.append(chosen)

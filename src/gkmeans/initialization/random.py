@@ -14,5 +14,4 @@ from ..dictionaries import Dictionaries, sample_rows
 
 def random(rows: Source, C: int, K: int, rng: np.random.Generator) -> Dictionaries:
     """Dictionaries (C, K, P) of rows drawn without replacement, each dictionary on its own."""
-    D = np.stack([sample_rows(rows, K, rng) for _ in range(C)])
-    return Dictionaries.single(D / np.float32(C))
+    return Dictionaries.single(sample_rows(rows, K, rng, C) / np.float32(C))

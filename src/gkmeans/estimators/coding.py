@@ -1,0 +1,181 @@
+"""What every fitted estimator does with vectors and codes: encode, decode, score, save."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+
+from .. import _files
+from .._parallel import Workers, spans
+from .._progress import Reporter
+from .._rows import READ_ROWS, Codes, Floats, Frame, Rows, decode
+from .._validation import check_codes, check_n_jobs, check_X
+from ..assignment import Method
+from ..dictionaries import Dictionaries
+from ..encoding import encode
+from ..streaming import Chain
+from ..training import relative
+from . import saving
+
+KIND = "gkmeans-model"
+
+
+class Coder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """A fitted quantizer: ``x ≈ Σ_c dictionaries_[c, code_c]``."""
+
+    dictionaries_: Floats
+    codes_: Codes
+    shift_: Floats
+    scale_: float
+    stages_: Chain
+    history_: NDArray[np.float64]
+    n_iter_: int
+    n_features_in_: int
+    n_dictionaries: int
+    n_codewords: int
+    max_iter: int
+    tol: float
+    random_state: Any
+    n_jobs: int | None
+    verbose: int
+
+    # What each estimator has of its own.
+
+    def _method(self, C: int, K: int) -> Method:
+        """How the C codes of a row are chosen."""
+        raise NotImplementedError
+
+    def _check_encoding(self, n: int) -> None:
+        """Raise where ``n`` rows cannot be encoded in the time allowed."""
+
+    def _final(self) -> Dictionaries:
+        """``dictionaries_`` in the frame of the arithmetic."""
+        raise NotImplementedError
+
+    def _encoding(self, effort: int | None) -> tuple[Method, tuple[Dictionaries, ...]]:
+        """How new points are coded, and by what, one after the other, ``_final`` last; ``effort`` None: the default."""
+        if effort is not None:
+            raise ValueError(
+                f"effort={effort!r} is for GroupKMeans; {type(self).__name__} encodes in one way, so leave effort out"
+            )
+        return self._method(*self.dictionaries_.shape[:2]), (self._final(),)
+
+    # What they share.
+
+    def _frame(self) -> Frame:
+        return Frame(self.shift_, self.scale_)
+
+    def encode(self, X: ArrayLike, codes: ArrayLike | None = None, *, effort: int | None = None) -> Codes:
+        """Compress vectors.
+
+        Parameters
+        ----------
+        X : (n, P) array
+            Vectors of any numeric dtype; a memory-mapped array is read block by block.
+        codes : (n, C) integers, optional
+            Codes to start from, each row only ever improved; by default the stages of the training are replayed.
+        effort : int from 0 to 9, optional
+            How hard to look for the best codes, instead of the estimator's own ``effort``; of ``GroupKMeans`` only.
+
+        Returns
+        -------
+        (n, C) array of uint8, or uint16 where ``n_codewords`` is above 256
+        """
+        check_is_fitted(self)
+        data = check_X(self, X, reset=False, scale=self.scale_)
+        C, K, _ = self.dictionaries_.shape
+        given = None if codes is None else check_codes(codes, C, K)
+        if given is not None and len(given) != len(data):
+            raise ValueError(f"codes have {len(given)} rows but X has {len(data)}; pass a row of codes for each vector")
+        return self._encode(data, given, effort)
+
+    def _encode(self, data: NDArray[np.generic], given: Codes | None, effort: int | None = None) -> Codes:
+        """``encode`` of rows and codes already checked."""
+        self._check_encoding(len(data))
+        with Workers(check_n_jobs(self.n_jobs)) as workers, Reporter("encode", self.verbose) as reporter:
+            reporter.expect(len(data))
+            return self._choose(data, given, workers, reporter.step, effort)
+
+    def _choose(
+        self,
+        data: NDArray[np.generic],
+        given: Codes | None,
+        workers: Workers,
+        done: Callable[[int], None] = lambda count: None,
+        effort: int | None = None,
+    ) -> Codes:
+        """Codes of rows already checked, by threads already there."""
+        method, stages = self._encoding(effort)
+        return encode(Rows(data, self._frame()), stages, method, given, workers, done)
+
+    def decode(self, codes: ArrayLike) -> Floats:
+        """Vectors (n, P) float32 that ``codes`` (n, C) stand for."""
+        check_is_fitted(self)
+        C, K, P = self.dictionaries_.shape
+        checked = check_codes(codes, C, K)
+        out = np.empty((len(checked), P), np.float32)
+        with Workers(check_n_jobs(self.n_jobs)) as workers:
+            workers.map(
+                lambda span: out.__setitem__(slice(*span), decode(self.dictionaries_, checked[slice(*span)])),
+                spans(len(checked), READ_ROWS),
+            )
+        return out
+
+    def relative_distortion(self, X: ArrayLike, codes: ArrayLike | None = None) -> float:
+        """Σ‖x − x̂‖² / Σ‖x‖² of ``X``, encoded afresh, or with the ``codes`` given."""
+        check_is_fitted(self)
+        data = check_X(self, X, reset=False, scale=self.scale_)
+        C, K, _ = self.dictionaries_.shape
+        chosen = self._encode(data, None) if codes is None else check_codes(codes, C, K)
+        if len(chosen) != len(data):
+            raise ValueError(
+                f"codes have {len(chosen)} rows but X has {len(data)}; pass a row of codes for each vector"
+            )
+
+        def part(span: tuple[int, int]) -> tuple[float, float]:
+            x = np.asarray(data[slice(*span)], np.float64) * self.scale_
+            r = x - decode(self.dictionaries_, chosen[slice(*span)]).astype(np.float64) * self.scale_
+            return float(np.einsum("ij,ij->", r, r)), float(np.einsum("ij,ij->", x, x))
+
+        with Workers(check_n_jobs(self.n_jobs)) as workers:
+            error, energy = np.sum(workers.map(part, spans(len(data), READ_ROWS)), axis=0)
+        return relative(float(error), float(energy))
+
+    def transform(self, X: ArrayLike) -> Codes:
+        """Codes of ``X``: scikit-learn's word for ``encode``."""
+        return self.encode(X)
+
+    def inverse_transform(self, codes: ArrayLike) -> Floats:
+        """Vectors of ``codes``: scikit-learn's word for ``decode``."""
+        return self.decode(codes)
+
+    def score(self, X: ArrayLike, y: Any = None) -> float:
+        """Minus the relative distortion of ``X``: higher is better, as scikit-learn's searches expect."""
+        return -self.relative_distortion(X)
+
+    def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
+        """Names of the columns of the codes."""
+        check_is_fitted(self)
+        prefix = type(self).__name__.lower()
+        return np.array([f"{prefix}{c}" for c in range(len(self.dictionaries_))], dtype=object)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = []
+        return tags
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted model to one safetensors file; ``gkmeans.load`` reads it.
+
+        The file holds everything but ``codes_``, which belong to the data, not to the model.
+        A ``random_state`` that is not a number or None is saved as None, a fitted estimator as ``init`` as its
+        dictionaries.
+        """
+        check_is_fitted(self)
+        _files.write(path, KIND, *saving.packed(self))

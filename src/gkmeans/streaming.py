@@ -1,0 +1,89 @@
+"""Training that follows batches by their statistics: no vector is kept, and what is old may fade.
+
+A model is a chain: the stages that an encoding replays, and the dictionaries it ends with. A batch is coded by the
+chain from its first link to its last; each link adds the batch to its statistics and is solved anew. So the start
+of an encoding follows drifting data as its end does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ._parallel import Workers
+from ._rows import Codes, Frame, Source
+from .assignment import Method, assign
+from .dictionaries import Dictionaries
+from .training import revived, updated
+from .update import Statistics
+
+PASSES = 2
+"""Times that each link codes a batch and is solved."""
+
+Chain = tuple[Dictionaries, ...]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a model has seen: the statistics of its start, and of the batches since, for each link of the chain.
+
+    ``weight`` is what decay has left of the start; ``digest`` tells models of one start from others.
+    """
+
+    start: tuple[Statistics, ...]
+    since: tuple[Statistics, ...]
+    weight: float
+    digest: str
+
+    @classmethod
+    def nothing(cls, chain: Chain, start: tuple[Statistics, ...], frame: Frame) -> Seen:
+        """A start, and no batch since."""
+        digest = hashlib.sha256(frame.shift.tobytes() + np.float64(frame.scale).tobytes())
+        for link, statistics in zip(chain, start, strict=True):
+            for array in (*link.D, statistics.counts):
+                digest.update(np.ascontiguousarray(array).tobytes())
+        return cls(start, tuple(one * 0.0 for one in start), 1.0, digest.hexdigest())
+
+    def total(self, i: int) -> Statistics:
+        """Statistics of link ``i``, the start and the batches together."""
+        return (self.start[i] * self.weight + self.since[i]).without_rare()
+
+    def merged(self, other: Seen) -> Seen:
+        """The batches of both since their common start."""
+        return replace(self, since=tuple(a + b for a, b in zip(self.since, other.since, strict=True)))
+
+    def faded(self, decay: float) -> Seen:
+        """Everything counted ``decay`` times."""
+        return replace(self, since=tuple(one * decay for one in self.since), weight=self.weight * decay)
+
+
+def follow(
+    rows: Source,
+    chain: Chain,
+    methods: Sequence[Method],
+    seen: Seen,
+    rng: np.random.Generator,
+    workers: Workers,
+) -> tuple[Chain, Seen, Codes, float]:
+    """The chain and what it has seen after a batch of ``rows``; the batch's codes and their squared error."""
+    codes: Codes | None = None
+    links, since = [], []
+    for i, (link, method) in enumerate(zip(chain, methods, strict=True)):
+        old, groups = seen.total(i), [block.dictionaries for block in link.blocks]
+        for _ in range(PASSES):
+            codes, errors = assign(rows, link, method, codes, workers)
+            batch = Statistics.collect(rows, codes, link.shape[1], groups, workers)
+            link = updated(link, old + batch, workers)
+            link = revived(link, old + batch, rows, codes, errors, rng)
+        links.append(link)
+        since.append(seen.since[i] + batch)
+    assert codes is not None  # a chain has a link
+    return tuple(links), replace(seen, since=tuple(since)), codes, float(errors.sum(dtype=np.float64))
+
+
+def solved(chain: Chain, seen: Seen, workers: Workers) -> Chain:
+    """The chain that all that was seen gives."""
+    return tuple(updated(link, seen.total(i), workers) for i, link in enumerate(chain))
