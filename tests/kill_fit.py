@@ -1,7 +1,8 @@
 """Fits that are killed at random moments: ``kill_fit.py FOLDER KILLS SEED`` fits with a checkpoint until it is done.
 
-Each child is killed by SIGKILL at a random moment of what a whole fit takes; the last one may end. The model must be
-that of a fit without a checkpoint, bit for bit. Plain and relaxed training take turns. Prints the kills.
+Each child is killed by SIGKILL at a random moment of what a whole fit takes, four children a model; the next may end.
+The model must be that of a fit without a checkpoint, bit for bit. Plain and relaxed training take turns, and so do the
+starts. Prints the kills.
 """
 
 import os
@@ -54,9 +55,10 @@ def main(folder, kills, seed):
         start = time.perf_counter()
         estimator(number).fit(X).save(folder / "expected")
         seconds = time.perf_counter() - start
+        most = min(kills, done + 4)
         while not (folder / f"model{number}").exists():
             process = child(X, number, folder)
-            if done < kills:
+            if done < most:
                 time.sleep(draw.uniform(0, 0.7) * seconds)
                 os.kill(process, signal.SIGKILL)
                 done += 1

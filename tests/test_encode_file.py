@@ -117,9 +117,9 @@ def test_what_was_safe_is_not_encoded_again(est, X, tmp_path, monkeypatch, small
 def test_processes_killed_at_random_moments_leave_what_the_next_goes_on_from(tmp_path):
     done = subprocess.run([sys.executable, KILLER, tmp_path, "4"], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    kills, files = done.stdout.strip().split(" kills, ")
-    assert 1 <= int(kills) <= 4  # fewer where the file was done before
-    assert files == "['X.npy', 'codes.npy']"
+    kills, left = done.stdout.split(" kills, ")
+    assert int(kills) >= 1  # the last may have come after the end
+    assert left == "['X.npy', 'codes.npy']\n"
 
 
 def cut_short(est, X, tmp_path, monkeypatch):
