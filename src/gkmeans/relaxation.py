@@ -132,8 +132,8 @@ def relax(
     way: GroupAssignment,
     temperature: float,
     max_iter: int,
-) -> tuple[Dictionaries, Codes]:
-    """Dictionaries and codes after at most ``max_iter`` iterations; the run's history grows.
+) -> tuple[Dictionaries, Codes, float]:
+    """Dictionaries, codes and shrinkage after at most ``max_iter`` iterations; the run's history grows.
 
     The noise that the codes see goes from ``temperature`` times the residual, dimension by dimension, down to nothing.
     The history holds the distortion of each fold by the dictionaries of the others, and of all rows in the end.
@@ -167,10 +167,22 @@ def relax(
         final = updated(mean_of(state.dictionaries), reduce(add, parts), run.workers, points)
         codes, error, _ = sweep(rows, final, way, state.codes, run.workers)
         run.record("relaxed", iterations + 1, iterations + 1, error)
-        state = State((final,), codes, iterations + 1, done=True)
+        state = State((final,), codes, iterations + 1, done=True, numbers={"points": points})
         task.save(state)
     run.ended(state, max_iter)
-    return state.dictionaries[0], state.codes
+    return state.dictionaries[0], state.codes, state.numbers["points"]
+
+
+def settled(
+    rows: Source, fitted: Dictionaries, codes: Codes, points: float, run: Run, way: GroupAssignment
+) -> tuple[Dictionaries, Codes]:
+    """One more iteration without noise or folds: what was relaxed without some rows takes them in."""
+    statistics = Statistics.collect(rows, codes, fitted.shape[1], groups_of(fitted), run.workers)
+    final = updated(fitted, statistics, run.workers, points)
+    codes, error, _ = sweep(rows, final, way, codes, run.workers)
+    run.last += 1
+    run.record("relaxed", run.last, run.last, error)
+    return final, codes
 
 
 def spread(fitted: Dictionaries, held: Source, codes: Codes) -> Floats:

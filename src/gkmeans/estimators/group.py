@@ -19,7 +19,7 @@ from ..encoding import encode, rounds_of
 from ..initialization.hierarchical import count_stages, hierarchical
 from ..initialization.kmeans import kmeans
 from ..initialization.random import random
-from ..relaxation import relax, squared_error
+from ..relaxation import relax, settled, squared_error
 from ..streaming import Chain
 from ..training import Run, train
 from .base import AdditiveQuantizer, Learned
@@ -28,12 +28,11 @@ TRAINING_ROUNDS = 1
 """Perturbed rounds in each iteration of a relaxed training."""
 FEW_ROWS = 4
 """Rows for each codeword of one dictionary below which training is plain: there is nothing to hold out."""
-TRIAL_ROWS, LEAST_TRIAL, TRIAL_ITERATIONS, TRIAL_EFFORT = 16, 16384, 16, 5
-"""The trial of plain and relaxed training: rows for each codeword of each dictionary, rows at least, most iterations,
-and how hard the rows held out are encoded."""
-HELD_OUT = 8
-"""One of so many rows of the trial is held out."""
-SHORTEST = 3
+HELD_ROWS, HELD_OUT = 2048, 8
+"""Rows held out that choose between plain and relaxed training; one of so many where that is less."""
+TRIAL_ITERATIONS, TRIAL_EFFORT = 30, 5
+"""Most iterations of the plain training that the relaxed one is compared with, and how hard held rows are encoded."""
+SHORTEST = 4
 """Iterations below which relaxed training would have no noise."""
 INITS = ("random", "kmeans", "hierarchical")
 
@@ -60,7 +59,7 @@ class GroupKMeans(AdditiveQuantizer):
     relaxation : float, default=0.5
         Noise on the codewords when training starts, in standard deviations of the residual; it fades to none over at
         most 80 iterations, and rows are assigned by dictionaries that were solved without them. 0 gives the paper's
-        plain training, which is also taken with fewer than 4 K rows or ``max_iter`` below 3, and where rows held out
+        plain training, which is also taken with fewer than 4 K rows or ``max_iter`` below 4, and where rows held out
         of a trial fare better by it; the log says which.
     effort : int, default=7
         How hard ``encode`` looks for the best codes, from 0 to 9. 0: O1GA from the first stage of the training; 1: from
@@ -176,26 +175,33 @@ class GroupKMeans(AdditiveQuantizer):
         )
 
     def _relaxed(self, rows: Data, run: Run, max_iter: int) -> Learned | None:
-        """Relaxed training, from a start that has not seen the rows held out; None where these fare better by plain.
+        """Relaxed training without the rows held out, which then join; None where these fare better by plain training.
 
         Then the run is as it was before, and plain training ends as it would have without the trial.
         """
-        C, K = self._sizes()
-        before, n = run.rng.bit_generator.state, len(rows)
-        chosen = drawn(n, min(n, max(TRIAL_ROWS * C * K, LEAST_TRIAL)), run.rng)
-        held, tried = (np.sort(part) for part in np.split(chosen, [len(chosen) // HELD_OUT]))
-        others = rows.take(held)
-        start, codes, stages = self._start(rows, held, run)
-        if codes is not None and len(codes) < n:
-            codes = self._completed(others, held, codes, (*stages, start), run)
-        given = None if codes is None else codes[tried]
-        if not self._relaxing_pays(others, rows.take(tried), start, given, stages, run, max_iter):
+        n, before = len(rows), run.rng.bit_generator.state
+        held = np.sort(drawn(n, min(n // HELD_OUT, HELD_ROWS), run.rng))
+        others, rest = rows.take(held), Without(rows, held)
+        apart = replace(run, energy=run.energy - others.energy(run.workers))
+        start, codes, stages = self._start(rows, held, apart)
+        given = codes if codes is None or len(codes) < n else np.delete(codes, held, axis=0)
+        trial = replace(apart, reporter=run.reporter.named(f"{run.reporter.title}, trial"), history=[])
+        plainly, _ = train(rest, start, given, trial, min(max_iter, TRIAL_ITERATIONS), "gk-means")
+        way, heat, begun = self._relaxing(), float(self.relaxation), len(run.history)
+        gently, chosen, points = relax(rest, start, given, apart, way, heat, max_iter - 1)
+        if not self._relaxing_pays(others, plainly, gently, stages, run):
             run.history.clear()
             run.rng.bit_generator.state = before
             return None
         run.reporter.stage_done(self.init_iter * self._start_parts(rows.n_features))  # no second start
-        way, temperature = self._relaxing(), float(self.relaxation)
-        return Learned(*relax(rows, start, codes, run, way, temperature, max_iter), tuple(stages))
+        if len(held) == HELD_ROWS:  # few of many
+            run.last = apart.last
+            run.reporter.stage_done(max_iter - 1)  # no second training
+            chosen = self._completed(others, held, chosen, (*stages, gently), run)
+            return Learned(*settled(rows, gently, chosen, points, run, way), tuple(stages))
+        del run.history[begun:]
+        codes = None if given is None else self._completed(others, held, given, (*stages, start), run)
+        return Learned(*relax(rows, start, codes, run, way, heat, max_iter)[:2], tuple(stages))
 
     def _relaxing(self) -> GroupAssignment:
         """How an iteration of relaxed training assigns."""
@@ -213,21 +219,9 @@ class GroupKMeans(AdditiveQuantizer):
         return out
 
     def _relaxing_pays(
-        self,
-        others: Rows,
-        tried: Rows,
-        start: Dictionaries,
-        codes: Codes | None,
-        stages: Sequence[Dictionaries],
-        run: Run,
-        max_iter: int,
+        self, others: Rows, plainly: Dictionaries, gently: Dictionaries, stages: Sequence[Dictionaries], run: Run
     ) -> bool:
-        """Whether rows held out fare better by relaxed than by plain training of others, a trial of each."""
-        reporter = run.reporter.named(f"{run.reporter.title}, trial")
-        trial = replace(run, reporter=reporter, history=[], energy=tried.energy(run.workers))
-        most = min(max_iter, TRIAL_ITERATIONS)
-        plainly, _ = train(tried, start, codes, trial, most, "gk-means")
-        gently, _ = relax(tried, start, codes, trial, self._relaxing(), float(self.relaxation), most)
+        """Whether rows held out fare better by relaxed than by plain training."""
         way, errors = self._way(TRIAL_EFFORT, *self._sizes()), []
         for fitted in (plainly, gently):
             chosen = encode(others, (*stages, fitted), way, None, run.workers)
@@ -268,10 +262,10 @@ class GroupKMeans(AdditiveQuantizer):
         return parts.get(self.init, 0) if isinstance(self.init, str) else 0
 
     def _extra_iterations(self, P: int) -> int:
-        """Most iterations of the trial, and of a second start for plain training after it."""
+        """Most iterations of the trials, and of a second start for plain training after them."""
         if check_relaxation(self.relaxation) == 0:
             return 0
-        return self.init_iter * self._start_parts(P) + 2 * min(self.max_iter, TRIAL_ITERATIONS)
+        return self.init_iter * self._start_parts(P) + min(self.max_iter, TRIAL_ITERATIONS) + self.max_iter - 1
 
     def _start(
         self, rows: Data, held: NDArray[np.intp] | None, run: Run
