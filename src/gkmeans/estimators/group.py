@@ -30,6 +30,8 @@ FEW_ROWS = 4
 """Rows for each codeword of one dictionary below which training is plain: there is nothing to hold out."""
 HELD_ROWS, HELD_OUT = 2048, 8
 """Rows held out that choose between plain and relaxed training; one of so many where that is less."""
+START_TOL = 1e-3
+"""Least ``tol`` of the start of a relaxed training, which goes far beyond where the start would settle."""
 TRIAL_ITERATIONS, TRIAL_EFFORT = 30, 5
 """Most iterations of the plain training that the relaxed one is compared with, and how hard held rows are encoded."""
 SHORTEST = 4
@@ -72,7 +74,8 @@ class GroupKMeans(AdditiveQuantizer):
         Most iterations of each k-means or stage of the initialisation.
     tol : float, default=1e-5
         Plain training, and each stage of the initialisation, stops when an iteration lowers the relative distortion by
-        a smaller part of itself; relaxed training has its number of iterations.
+        a smaller part of itself; a stage that relaxed training follows by less than a thousandth. Relaxed training has
+        its number of iterations.
     random_state : int, Generator, RandomState or None, default=None
         Same seed, same result, for any ``n_jobs``.
     n_jobs : int or None, default=None
@@ -183,7 +186,7 @@ class GroupKMeans(AdditiveQuantizer):
         held = np.sort(drawn(n, min(n // HELD_OUT, HELD_ROWS), run.rng))
         others, rest = rows.take(held), Without(rows, held)
         apart = replace(run, energy=run.energy - others.energy(run.workers))
-        start, codes, stages = self._start(rows, held, apart)
+        start, codes, stages = self._start(rows, held, replace(apart, tol=max(run.tol, START_TOL)))
         given = codes if codes is None or len(codes) < n else np.delete(codes, held, axis=0)
         trial = replace(apart, reporter=run.reporter.named(f"{run.reporter.title}, trial"), history=[])
         plainly, _ = train(rest, start, given, trial, min(max_iter, TRIAL_ITERATIONS), "gk-means")
