@@ -60,10 +60,10 @@ def held_error(fitted: Dictionaries, held: Source, codes: Codes, run: Run) -> fl
     return float(errors.sum(dtype=np.float64))
 
 
-def squared_error(rows: Source, D: Floats, codes: Codes) -> float:
-    """Σ‖x − x̂‖² of rows with the codes given."""
+def row_errors(rows: Source, D: Floats, codes: Codes) -> Doubles:
+    """‖x − x̂‖² (n,) of rows with the codes given."""
     parts = [slice(*span) for span in spans(len(rows), READ_ROWS)]
-    return sum(float(squared_errors(rows.block(part), D, codes[part]).sum(dtype=np.float64)) for part in parts)
+    return np.concatenate([squared_errors(rows.block(part), D, codes[part]) for part in parts]).astype(np.float64)
 
 
 class Folds:

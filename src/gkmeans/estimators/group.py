@@ -19,7 +19,7 @@ from ..encoding import encode, rounds_of
 from ..initialization.hierarchical import count_stages, hierarchical
 from ..initialization.kmeans import kmeans
 from ..initialization.random import random
-from ..relaxation import relax, settled, squared_error
+from ..relaxation import relax, row_errors, settled
 from ..streaming import Chain
 from ..training import Run, train
 from .base import AdditiveQuantizer, Learned
@@ -224,17 +224,20 @@ class GroupKMeans(AdditiveQuantizer):
     def _relaxing_pays(
         self, others: Rows, plainly: Dictionaries, gently: Dictionaries, stages: Sequence[Dictionaries], run: Run
     ) -> bool:
-        """Whether rows held out fare better by relaxed than by plain training."""
+        """Whether rows held out fare better by relaxed than by plain training, by more than chance would have it."""
         way, errors = self._way(TRIAL_EFFORT, *self._sizes()), []
         for fitted in (plainly, gently):
             chosen = encode(others, (*stages, fitted), way, None, run.workers)
-            errors.append(squared_error(others, fitted.D[0], chosen))
+            errors.append(row_errors(others, fitted.D[0], chosen))
+        gain = errors[0] - errors[1]
+        deviation = float(gain.std() * np.sqrt(len(gain)))
         logger.info(
-            "fit, trial: %d rows held out, squared error %.6g by plain and %.6g by relaxed training",
+            "fit, trial: %d rows held out, squared error %.6g by plain and %.6g by relaxed training, +- %.3g",
             len(others),
-            *errors,
+            *(error.sum() for error in errors),
+            deviation,
         )
-        return errors[1] < errors[0]
+        return float(gain.sum()) > deviation
 
     def _way(self, effort: int, C: int, K: int) -> GroupAssignment:
         """How ``effort`` assigns by the final dictionaries."""
