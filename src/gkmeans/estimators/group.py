@@ -32,7 +32,7 @@ HELD_ROWS, HELD_OUT = 2048, 8
 """Rows held out that choose between plain and relaxed training; one of so many where that is less."""
 START_TOL = 1e-3
 """Least ``tol`` of the start of a relaxed training, which goes far beyond where the start would settle."""
-TRIAL_ITERATIONS, TRIAL_EFFORT = 30, 5
+TRIAL_ITERATIONS, TRIAL_EFFORT = 12, 5
 """Most iterations of the plain training that the relaxed one is compared with, and how hard held rows are encoded."""
 SHORTEST = 4
 """Iterations below which relaxed training would have no noise."""
