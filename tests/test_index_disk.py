@@ -257,8 +257,46 @@ def test_a_crash_at_any_call_of_the_system_leaves_the_index_before_or_after(fitt
             break
         if gk.open_index(folder)._disk.serial == index._disk.serial:
             index.add(X[:1])  # a failed change can be followed by another
+            assert len(gk.open_index(folder)) == len(index)
     assert ended
     assert crash_at >= 4
+
+
+def test_an_interrupt_after_the_commit_keeps_it_and_ends_the_writer(fitted, folder, monkeypatch):
+    X = fitted[1]
+    index = gk.open_index(folder)
+    index.remove([5])
+    unlink, calls = os.unlink, iter(range(100))
+
+    def interrupted(path, *args, **options):
+        unlink(path, *args, **options)
+        if next(calls) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "unlink", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        index.compact()
+    monkeypatch.undo()
+    assert "open_index again" in message_of(lambda: index.remove([8]), gk.FileError)
+    with gk.open_index(folder) as again:
+        again.add(X[:1])
+    assert len(gk.open_index(folder)) == 200
+
+
+def test_a_folder_that_cannot_be_cleaned_up_still_takes_changes(fitted, folder, monkeypatch):
+    X = fitted[1]
+
+    def fail(self):
+        raise OSError(5, "Input/output error")
+
+    with gk.open_index(folder) as index:
+        monkeypatch.setattr(Path, "iterdir", fail)
+        index.add(X[200:210])
+        monkeypatch.undo()
+        assert len(gk.open_index(folder)) == len(index) == 210
+        index.add(X[300:301])
+    assert len(gk.open_index(folder)) == 211
+    assert len(list(folder.glob("segment-*"))) == 1
 
 
 def test_kills_at_random_moments_lose_nothing_that_was_committed(tmp_path):

@@ -67,9 +67,12 @@ class Disk:
         """Write what ``state`` has and the folder does not, then the manifest; gives the state as it is on disk."""
         with _explained(self.folder):
             self._acquire()
+            before = self.serial
             try:
                 return self._write(state)
-            except BaseException:  # the manifest may be the new one or the old: only opening the folder again tells
+            except BaseException:
+                if self.serial != before:  # the manifest is the new one, which the index in memory does not know
+                    self.serial = -1
                 self.release()
                 raise
 
@@ -96,10 +99,11 @@ class Disk:
         write_manifest(self.folder, manifest)
         self.serial = serial
         named = {name for segment in segments for name in (segment.file, segment.dead_file)}
-        for path in self.folder.iterdir():
-            if path.name not in named and (_NAMES.fullmatch(path.name) or path.name.startswith(_BESIDE)):
-                with contextlib.suppress(OSError):
-                    path.unlink()
+        with contextlib.suppress(OSError):  # what is left is deleted by the next commit
+            for path in self.folder.iterdir():
+                if path.name not in named and (_NAMES.fullmatch(path.name) or path.name.startswith(_BESIDE)):
+                    with contextlib.suppress(OSError):
+                        path.unlink()
         return State(tuple(segments), state.next_id)
 
     def _acquire(self) -> None:
