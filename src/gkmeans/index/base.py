@@ -215,7 +215,8 @@ class Index:
     def close(self) -> None:
         """Let another writer have the folder; an index in memory has nothing to close."""
         if self._disk is not None:
-            self._disk.release()
+            with self._writing:
+                self._disk.release()
 
     def __enter__(self: Self) -> Self:
         return self

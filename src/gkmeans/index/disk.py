@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -38,6 +39,7 @@ class Disk:
     def __init__(self, folder: Path, description: dict[str, Any], serial: int) -> None:
         self.folder, self.description, self.serial = folder, description, serial
         self._lock: IO[bytes] | None = None
+        self._process = 0
 
     @classmethod
     def create(
@@ -58,7 +60,7 @@ class Disk:
             if lists is not None:
                 _files.write(folder / LISTS, CENTRES, lists, {})
                 digests["lists"] = digest_of(folder / LISTS)
-            disk = cls(folder, {**description, **digests}, 0)
+            disk = cls(folder, {**description, **digests, "uuid": uuid.uuid4().hex}, 0)
             segments = tuple(replace(segment, file="", dead_file="") for segment in state.segments)
             disk._write(State(segments, state.next_id))
             sync(folder.parent)
@@ -110,27 +112,43 @@ class Disk:
         """Become the writer, or raise."""
         import fcntl  # not on every system, and readers do without
 
-        if self._lock is not None:
+        if self._holds():
             return
+        self.release()
         lock = open(self.folder / LOCK, "ab")  # noqa: SIM115  held as long as this index writes
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise FileError(
+                    f"{self.folder} has another writer; call close() of that index first, or end its process"
+                ) from error
+            manifest = read_manifest(self.folder)
+            if manifest["serial"] != self.serial or manifest.get("uuid") != self.description.get("uuid"):
+                raise FileError(
+                    f"{self.folder} was changed by another writer since it was opened; call open_index again"
+                )
+        except BaseException:
             lock.close()
-            raise FileError(
-                f"{self.folder} has another writer; close that index first, or remove the process that holds {LOCK}"
-            ) from error
-        serial = read_manifest(self.folder)["serial"]
-        if serial != self.serial:
-            lock.close()
-            raise FileError(f"{self.folder} was changed by another writer since it was opened; call open_index again")
-        self._lock = lock
+            raise
+        self._lock, self._process = lock, os.getpid()
+
+    def _holds(self) -> bool:
+        """Whether this process, not the one it was forked from, holds the lock of the folder that is there now."""
+        if self._lock is None or self._process != os.getpid():
+            return False
+        return os.path.samestat(os.fstat(self._lock.fileno()), os.stat(self.folder / LOCK))
 
     def release(self) -> None:
         """Stop being the writer."""
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        if self._lock is None:
+            return
+        if self._process == os.getpid():
+            import fcntl
+
+            fcntl.flock(self._lock, fcntl.LOCK_UN)  # processes forked since then hold it open
+        self._lock.close()
+        self._lock = None
 
 
 @contextlib.contextmanager

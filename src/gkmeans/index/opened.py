@@ -92,7 +92,7 @@ def _opened(folder: Path, manifest: dict[str, object], verify: bool, n_jobs: int
     entries = manifest["segments"]
     assert isinstance(entries, list)
     segments = tuple(read_segment(folder, entry, index._lookup, norms, verify) for entry in entries)
-    description = {name: manifest[name] for name in ("kind", "metric", "norms", *names)}
+    description = {name: manifest[name] for name in ("kind", "metric", "norms", *names, "uuid") if name in manifest}
     index._disk = Disk(folder, description, int(str(manifest["serial"])))
     index._state = State(segments, int(str(manifest["next_id"])))
     return index
