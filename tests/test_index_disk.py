@@ -2,10 +2,8 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +11,6 @@ import pytest
 
 import gkmeans as gk
 from conftest import correlated, message_of
-from gkmeans import _files
 from gkmeans.index import disk, segment
 
 
@@ -36,7 +33,7 @@ def answers(index, X):
 
 
 def files(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "lock"}
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and path.name != "lock"}
 
 
 @pytest.mark.parametrize("metric", ["l2", "ip", "cosine"])
@@ -113,120 +110,6 @@ def test_a_vector_takes_the_bytes_promised_on_disk(fitted, tmp_path):
     assert 4 * n <= size <= 4 * n * 1.02
 
 
-def test_a_second_writer_is_refused_until_the_first_closes(fitted, folder):
-    X = fitted[1]
-    first, second = gk.open_index(folder), gk.open_index(folder)
-    first.add(X[:1])
-    before = files(folder)
-    assert "another writer" in message_of(lambda: second.add(X[:1]))
-    assert files(folder) == before
-    first.close()
-    assert "open_index again" in message_of(lambda: second.add(X[:1]))
-    assert files(folder) == before
-    third = gk.open_index(folder)
-    third.add(X[:1])
-    assert len(gk.open_index(folder)) == 202
-
-
-def test_closing_waits_for_the_commit_of_another_thread(fitted, folder, monkeypatch):
-    X = fitted[1]
-    first, second = gk.open_index(folder), gk.open_index(folder)
-    write, inside, go = _files.write, threading.Event(), threading.Event()
-
-    def slow(*args):
-        inside.set()
-        go.wait(10)
-        write(*args)
-
-    monkeypatch.setattr(_files, "write", slow)
-    adding = threading.Thread(target=lambda: first.add(X[:3]))
-    adding.start()
-    assert inside.wait(10)
-    closing = threading.Thread(target=first.close)
-    closing.start()
-    closing.join(0.2)
-    monkeypatch.undo()
-    assert "another writer" in message_of(lambda: second.add(X[:5]))
-    go.set()
-    adding.join()
-    closing.join()
-    assert len(gk.open_index(folder)) == 203
-
-
-def test_a_forked_process_does_not_write_by_the_lock_of_its_parent(fitted, folder):
-    X = fitted[1]
-    index = gk.open_index(folder, n_jobs=1)
-    index.remove([0])
-    child = os.fork()
-    if child == 0:
-        try:
-            index.remove([1])
-        except gk.FileError:
-            os._exit(3)
-        finally:
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
-    index.add(X[:1])
-    assert len(gk.open_index(folder)) == 200
-
-
-def test_closing_lets_another_write_though_a_forked_process_lives_on(fitted, folder):
-    X = fitted[1]
-    index = gk.open_index(folder, n_jobs=1)
-    index.remove([0])
-    waiting, done = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(done)
-        os.read(waiting, 1)
-        os._exit(0)
-    index.close()
-    gk.open_index(folder).add(X[:1])
-    os.close(done)
-    os.waitpid(child, 0)
-    os.close(waiting)
-    assert len(gk.open_index(folder)) == 200
-
-
-@pytest.mark.parametrize("writing", [False, True])
-def test_a_folder_that_was_replaced_is_not_written_to(fitted, folder, writing):
-    est, X = fitted
-    old = gk.open_index(folder)
-    if writing:
-        old.remove([0])
-    shutil.rmtree(folder)
-    other = gk.FlatIndex(est)
-    other.add(X[200:400])
-    other.save(folder)
-    if writing:
-        with gk.open_index(folder) as index:
-            index.remove([0])
-    before = files(folder)
-    assert "open_index again" in message_of(lambda: old.remove([1]), gk.FileError)
-    assert files(folder) == before
-
-
-def test_a_folder_of_an_older_manifest_without_uuid_takes_changes(folder):
-    whole = json.loads((folder / "manifest.json").read_bytes())
-    del whole["index"]["uuid"]
-    disk.write_manifest(folder, whole["index"])
-    with gk.open_index(folder) as index:
-        index.remove([0])
-    assert len(gk.open_index(folder)) == 199
-
-
-def test_a_change_that_finds_no_manifest_does_not_keep_the_lock(fitted, folder):
-    X = fitted[1]
-    first, second = gk.open_index(folder), gk.open_index(folder)
-    (folder / "manifest.json").rename(folder / "away")
-    with pytest.raises(gk.FileError) as held:
-        first.add(X[:1])
-    (folder / "away").rename(folder / "manifest.json")
-    second.add(X[:1])
-    assert len(gk.open_index(folder)) == 201
-    del held
-
-
 def change(folder, what):
     """Damage a file of the folder."""
     path = next(folder.glob(what))
@@ -238,6 +121,15 @@ def change(folder, what):
 def manifest_with(folder, **changes):
     whole = json.loads((folder / "manifest.json").read_bytes())
     disk.write_manifest(folder, {**whole["index"], **changes})
+
+
+def segments_of(folder):
+    return json.loads((folder / "manifest.json").read_bytes())["index"]["segments"]
+
+
+def replaced_by_folder(path):
+    path.unlink()
+    path.mkdir()
 
 
 DAMAGE = {
@@ -257,6 +149,11 @@ DAMAGE = {
     "changed model": lambda folder: change(folder, "model.safetensors"),
     "name outside": lambda folder: manifest_with(folder, segments=[{"file": "../x.safetensors", "removed": ""}]),
     "no segments": lambda folder: manifest_with(folder, segments=None),
+    "segment twice": lambda folder: manifest_with(folder, segments=2 * segments_of(folder)),
+    "next id below the ids": lambda folder: manifest_with(folder, next_id=199),
+    "manifest is a folder": lambda folder: replaced_by_folder(folder / "manifest.json"),
+    "segment is a folder": lambda folder: replaced_by_folder(next(folder.glob("segment-*"))),
+    "model is a folder": lambda folder: replaced_by_folder(folder / "model.safetensors"),
     "next id of text": lambda folder: manifest_with(folder, next_id="x"),
     "other metric": lambda folder: manifest_with(folder, metric="hamming"),
     "other norms": lambda folder: manifest_with(folder, norms="float"),
@@ -275,6 +172,22 @@ def test_a_damaged_folder_is_refused_and_left_as_it_is(folder, what):
     before = files(folder)
     message_of(lambda: gk.open_index(folder), gk.FileError)
     assert files(folder) == before
+
+
+def test_a_next_id_below_ids_of_ones_own_is_refused(fitted, tmp_path):
+    index = gk.FlatIndex(fitted[0])
+    index.add(fitted[1][:3], [7, 3, 5])
+    index.save(tmp_path / "index")
+    manifest_with(tmp_path / "index", next_id=7)
+    message_of(lambda: gk.open_index(tmp_path / "index"), gk.FileError)
+
+
+def test_a_file_that_may_not_be_read_is_explained(folder, monkeypatch):
+    def refuse(self):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    assert "Permission denied" in message_of(lambda: gk.open_index(folder), gk.FileError)
 
 
 def test_headers_are_checked_even_without_verification(folder):
@@ -401,9 +314,9 @@ def test_a_folder_that_cannot_be_cleaned_up_still_takes_changes(fitted, folder, 
     assert len(list(folder.glob("segment-*"))) == 1
 
 
-def test_kills_at_random_moments_lose_nothing_that_was_committed(tmp_path):
-    script = Path(__file__).parent / "kill_index.py"
-    out = subprocess.run([sys.executable, str(script), str(tmp_path), "30"], capture_output=True, text=True, check=True)
-    kills, commits = map(int, out.stdout.split())
-    assert kills == 30
+@pytest.mark.parametrize("kind", ["flat", "ivf"])
+def test_kills_at_random_moments_lose_nothing_that_was_committed(tmp_path, kind):
+    command = [sys.executable, str(Path(__file__).parent / "kill_index.py"), str(tmp_path), "20", kind]
+    kills, commits = map(int, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+    assert kills == 20
     assert commits > 0

@@ -195,7 +195,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         whole = json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError) as error:
         raise FileError(f"{folder} is not an index: it has no {MANIFEST}; pass a folder that save wrote") from error
-    except (ValueError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise FileError(f"{path} cannot be read ({error}); use a copy of the folder") from error
     if not isinstance(whole, dict) or whole.get("format") != FORMAT:
         raise FileError(f"{path} is not the manifest of an index; pass a folder that save wrote")
@@ -214,6 +214,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             raise ValueError(f"serial and next_id are {numbers}")
         if wrong := [name for name in names if not _NAMES.fullmatch(name)]:
             raise ValueError(f"a file is named {wrong[0]!r}")
+        if len(set(names)) < len(names):
+            raise ValueError("a file is named twice")
     except (KeyError, TypeError, ValueError) as error:
         raise FileError(f"{path} is inconsistent ({error}); use a copy of the folder") from error
     return manifest
@@ -247,7 +249,8 @@ def read_segment(folder: Path, entry: dict[str, str], lookup: Lookup, norms: str
             (levels, "<f4", (256 * lookup.has_norms,)),
             (offsets, "<i8", (lookup.n_lists + bool(lookup.n_lists),)),
         ]
-        wanted += [(floats, "<f4", (n * (lookup.has_norms and norms == "float"),))]
+        in_float = norms == "float" or (lookup.n_lists > 0 and len(floats) > 0)
+        wanted += [(floats, "<f4", (n * (lookup.has_norms and in_float),))]
         for array, dtype, shape in wanted:
             if array.dtype != np.dtype(dtype) or array.shape != shape:
                 raise ValueError(f"an array has dtype {array.dtype} and shape {array.shape}, not {dtype} and {shape}")
