@@ -25,14 +25,14 @@ void tables(const Kernels& kernels, const Asked& asked, int n, int W, const floa
         float* x = rows.data() + static_cast<std::size_t>(i) * P;
         double sum = 0;
         for (int p = 0; p < P; ++p) {
+            x[p] = asked.l2 ? q[p] - asked.shift[p] : q[p];
+            if (asked.scale != 1) x[p] *= asked.scale;
             if (asked.l2) {
-                x[p] = q[p] - asked.shift[p];
-                if (asked.scale != 1) x[p] *= asked.scale;
                 sum += static_cast<double>(x[p]) * x[p];
                 x[p] *= -2;
             } else {
-                sum -= static_cast<double>(q[p]) * asked.shift[p];
-                x[p] = q[p] * (-1 / asked.scale);
+                sum -= static_cast<double>(x[p]) * (static_cast<double>(asked.shift[p]) * asked.scale);
+                x[p] = -x[p];
             }
         }
         bias[i] = static_cast<float>(sum);

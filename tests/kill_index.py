@@ -1,7 +1,7 @@
-"""Writers of an index that are killed at random moments: ``kill_index.py FOLDER KILLS`` opens the index after each.
+"""Writers of an index that are killed at random moments: ``kill_index.py FOLDER KILLS KIND`` opens it after each.
 
-A writer notes every commit once the call has returned. The folder must then hold what was noted last, or the change
-that was under way. Prints the kills and the commits.
+KIND is flat or ivf. A writer notes every commit once the call has returned. The folder must then hold what was noted
+last, or the change that was under way. Prints the kills and the commits.
 """
 
 import os
@@ -59,12 +59,12 @@ def write(folder, notes, X, number):
             number += 1
 
 
-def main(folder, kills):
+def main(folder, kills, kind):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((40, 4)).astype(np.float32)
     warnings.simplefilter("ignore")
     est = gk.GroupKMeans(2, 8, init="random", max_iter=2, effort=0, random_state=0, n_jobs=1).fit(X)
-    index = gk.FlatIndex(est)
+    index = gk.FlatIndex(est) if kind == "flat" else gk.IVFIndex(est, 4, random_state=0, n_jobs=1).train(X)
     index.add(X)
     index.save(folder)
     number, ids, commits, draw = 1, Ids(range(40)), 0, random.Random(5)
@@ -99,4 +99,4 @@ def main(folder, kills):
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) / "index", int(sys.argv[2]))
+    main(Path(sys.argv[1]) / "index", int(sys.argv[2]), sys.argv[3])

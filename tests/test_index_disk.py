@@ -33,7 +33,7 @@ def answers(index, X):
 
 
 def files(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "lock"}
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and path.name != "lock"}
 
 
 @pytest.mark.parametrize("metric", ["l2", "ip", "cosine"])
@@ -110,21 +110,6 @@ def test_a_vector_takes_the_bytes_promised_on_disk(fitted, tmp_path):
     assert 4 * n <= size <= 4 * n * 1.02
 
 
-def test_a_second_writer_is_refused_until_the_first_closes(fitted, folder):
-    X = fitted[1]
-    first, second = gk.open_index(folder), gk.open_index(folder)
-    first.add(X[:1])
-    before = files(folder)
-    assert "another writer" in message_of(lambda: second.add(X[:1]))
-    assert files(folder) == before
-    first.close()
-    assert "open_index again" in message_of(lambda: second.add(X[:1]))
-    assert files(folder) == before
-    third = gk.open_index(folder)
-    third.add(X[:1])
-    assert len(gk.open_index(folder)) == 202
-
-
 def change(folder, what):
     """Damage a file of the folder."""
     path = next(folder.glob(what))
@@ -136,6 +121,15 @@ def change(folder, what):
 def manifest_with(folder, **changes):
     whole = json.loads((folder / "manifest.json").read_bytes())
     disk.write_manifest(folder, {**whole["index"], **changes})
+
+
+def segments_of(folder):
+    return json.loads((folder / "manifest.json").read_bytes())["index"]["segments"]
+
+
+def replaced_by_folder(path):
+    path.unlink()
+    path.mkdir()
 
 
 DAMAGE = {
@@ -155,6 +149,11 @@ DAMAGE = {
     "changed model": lambda folder: change(folder, "model.safetensors"),
     "name outside": lambda folder: manifest_with(folder, segments=[{"file": "../x.safetensors", "removed": ""}]),
     "no segments": lambda folder: manifest_with(folder, segments=None),
+    "segment twice": lambda folder: manifest_with(folder, segments=2 * segments_of(folder)),
+    "next id below the ids": lambda folder: manifest_with(folder, next_id=199),
+    "manifest is a folder": lambda folder: replaced_by_folder(folder / "manifest.json"),
+    "segment is a folder": lambda folder: replaced_by_folder(next(folder.glob("segment-*"))),
+    "model is a folder": lambda folder: replaced_by_folder(folder / "model.safetensors"),
     "next id of text": lambda folder: manifest_with(folder, next_id="x"),
     "other metric": lambda folder: manifest_with(folder, metric="hamming"),
     "other norms": lambda folder: manifest_with(folder, norms="float"),
@@ -173,6 +172,22 @@ def test_a_damaged_folder_is_refused_and_left_as_it_is(folder, what):
     before = files(folder)
     message_of(lambda: gk.open_index(folder), gk.FileError)
     assert files(folder) == before
+
+
+def test_a_next_id_below_ids_of_ones_own_is_refused(fitted, tmp_path):
+    index = gk.FlatIndex(fitted[0])
+    index.add(fitted[1][:3], [7, 3, 5])
+    index.save(tmp_path / "index")
+    manifest_with(tmp_path / "index", next_id=7)
+    message_of(lambda: gk.open_index(tmp_path / "index"), gk.FileError)
+
+
+def test_a_file_that_may_not_be_read_is_explained(folder, monkeypatch):
+    def refuse(self):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    assert "Permission denied" in message_of(lambda: gk.open_index(folder), gk.FileError)
 
 
 def test_headers_are_checked_even_without_verification(folder):
@@ -257,13 +272,51 @@ def test_a_crash_at_any_call_of_the_system_leaves_the_index_before_or_after(fitt
             break
         if gk.open_index(folder)._disk.serial == index._disk.serial:
             index.add(X[:1])  # a failed change can be followed by another
+            assert len(gk.open_index(folder)) == len(index)
     assert ended
     assert crash_at >= 4
 
 
-def test_kills_at_random_moments_lose_nothing_that_was_committed(tmp_path):
-    script = Path(__file__).parent / "kill_index.py"
-    out = subprocess.run([sys.executable, str(script), str(tmp_path), "30"], capture_output=True, text=True, check=True)
-    kills, commits = map(int, out.stdout.split())
-    assert kills == 30
+def test_an_interrupt_after_the_commit_keeps_it_and_ends_the_writer(fitted, folder, monkeypatch):
+    X = fitted[1]
+    index = gk.open_index(folder)
+    index.remove([5])
+    unlink, calls = os.unlink, iter(range(100))
+
+    def interrupted(path, *args, **options):
+        unlink(path, *args, **options)
+        if next(calls) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "unlink", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        index.compact()
+    monkeypatch.undo()
+    assert "open_index again" in message_of(lambda: index.remove([8]), gk.FileError)
+    with gk.open_index(folder) as again:
+        again.add(X[:1])
+    assert len(gk.open_index(folder)) == 200
+
+
+def test_a_folder_that_cannot_be_cleaned_up_still_takes_changes(fitted, folder, monkeypatch):
+    X = fitted[1]
+
+    def fail(self):
+        raise OSError(5, "Input/output error")
+
+    with gk.open_index(folder) as index:
+        monkeypatch.setattr(Path, "iterdir", fail)
+        index.add(X[200:210])
+        monkeypatch.undo()
+        assert len(gk.open_index(folder)) == len(index) == 210
+        index.add(X[300:301])
+    assert len(gk.open_index(folder)) == 211
+    assert len(list(folder.glob("segment-*"))) == 1
+
+
+@pytest.mark.parametrize("kind", ["flat", "ivf"])
+def test_kills_at_random_moments_lose_nothing_that_was_committed(tmp_path, kind):
+    command = [sys.executable, str(Path(__file__).parent / "kill_index.py"), str(tmp_path), "20", kind]
+    kills, commits = map(int, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+    assert kills == 20
     assert commits > 0

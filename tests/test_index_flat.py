@@ -48,7 +48,8 @@ class Plain:
             q = (q - self.shift) * np.float32(self.scale)
             bias, q = np.float32((q.astype(float) ** 2).sum()), -2 * q
         else:
-            bias, q = np.float32(-(q.astype(float) @ self.shift.astype(float))), q * np.float32(-1 / self.scale)
+            q = q * np.float32(self.scale)
+            bias, q = np.float32(-(q.astype(float) @ (self.shift.astype(float) * self.scale))), -q
         tables = np.zeros(self.D.shape[:2], np.float32)
         for p in range(len(q)):
             tables += q[p] * self.D[:, :, p]
@@ -61,7 +62,7 @@ class Plain:
         scores = self.scores(q)
         rows = np.flatnonzero(allowed)
         rows = rows[np.lexsort((self.ids[rows], scores[rows]))][:k]
-        signed = scores[rows] / np.float32(self.scale**2) if self.metric == "l2" else -scores[rows]
+        signed = (scores[rows] if self.metric == "l2" else -scores[rows]) / np.float32(self.scale**2)
         missing = k - len(rows)
         end = np.inf if self.metric == "l2" else -np.inf
         return np.append(signed, np.full(missing, end)), np.append(self.ids[rows], np.full(missing, -1))

@@ -7,11 +7,8 @@ import numpy as np
 import pytest
 
 import gkmeans as gk
-from conftest import LEVELS, correlated, message_of
-from gkmeans import _core
-from gkmeans._parallel import Workers
-from gkmeans.index import base, ivf, partition
-from gkmeans.index.coarse import Coarse
+from conftest import correlated, message_of
+from gkmeans.index import base, ivf
 from gkmeans.index.segment import quantize
 from test_index_flat import some_filter
 
@@ -61,7 +58,9 @@ class Plain:
         exact = np.einsum("ij,ij->i", r, r, dtype=float)
         exact = exact + 2 * np.einsum("ij,ij->i", self.centres[self.lists], r, dtype=float)
         levels, byte = quantize(exact.astype(np.float32), down=False)
-        self.norms = exact.astype(np.float32) if index.norms == "float" else levels[byte]
+        in_float = [len(segment.norms) > 0 for segment in index._state.segments]
+        assert all(in_float) or index.norms == "byte" or self.metric != "l2"
+        self.norms = exact.astype(np.float32) if any(in_float) else levels[byte]
 
     def scores(self, q, n_probe):
         """Scores of the rows probed, +inf of the others."""
@@ -74,9 +73,13 @@ class Plain:
             q = (q - self.shift) * np.float32(self.scale)
             bias, x = np.float32((q.astype(float) ** 2).sum()), -2 * q
         else:
-            bias, x, squares = np.float32(0), q * np.float32(-1 / self.scale), 0 * squares
+            bias, x, squares = np.float32(0), -(q * np.float32(self.scale)), 0 * squares
         coarse = bias + ordered_products(x, self.centres) + squares
         probed = np.lexsort((np.arange(len(coarse)), coarse))[:n_probe]
+        if self.metric == "l2":
+            near = coarse < bias / np.float32(64)
+            away = self.centres[near] - q.astype(float)
+            coarse[near] = np.einsum("ij,ij->i", away, away)
         tables = ordered_products(x, self.D)
         out = coarse[self.lists]
         for c in range(len(self.D)):
@@ -88,7 +91,7 @@ class Plain:
         scores = self.scores(q, n_probe)
         rows = np.flatnonzero(allowed & np.isfinite(scores))
         rows = rows[np.lexsort((self.ids[rows], scores[rows]))][:k]
-        signed = scores[rows] / np.float32(self.scale**2) if self.metric == "l2" else -scores[rows]
+        signed = (scores[rows] if self.metric == "l2" else -scores[rows]) / np.float32(self.scale**2)
         missing = k - len(rows)
         end = np.inf if self.metric == "l2" else -np.inf
         return np.append(signed, np.full(missing, end)), np.append(self.ids[rows], np.full(missing, -1))
@@ -170,16 +173,6 @@ def test_vectors_are_in_the_list_of_the_nearest_centre_and_codes_are_of_residual
     assert [a.tobytes() for a in other.search(X[:9])] == [a.tobytes() for a in index.search(X[:9])]
 
 
-def test_no_list_is_far_above_the_mean(rng):
-    X = np.concatenate([rng.standard_normal((8000, 4)) * 0.01, rng.standard_normal((2000, 4)) * 10])
-    with Workers(2) as workers:
-        centres, firsts = partition.partition(X.astype(np.float32), 50, rng, workers)
-        counts = np.bincount(partition.nearest(X.astype(np.float32), centres, workers), minlength=50)
-    assert firsts.tolist() == [0, 50]
-    assert counts.max() <= 2.5 * counts.mean()
-    assert counts.min() > 0
-
-
 def test_lists_of_equal_vectors_and_as_many_lists_as_vectors_are_made(rng):
     X = np.repeat(rng.standard_normal((3, P)), 20, axis=0).astype(np.float32)
     with warnings.catch_warnings():
@@ -200,86 +193,6 @@ def test_tiny_and_huge_units_are_searched_as_well(rng, unit):
     distances, ids = index.search(X, 1, n_probe=4)
     true = ((X - index.reconstruct(ids[:, 0])) ** 2).sum(axis=1)
     assert np.allclose(distances[:, 0] / unit**2, true / unit**2, rtol=1e-3, atol=1e-3)
-
-
-def two_levels(rng, n_lists, n_features=8):
-    X = correlated(rng, 4 * n_lists, n_features)
-    with Workers(2) as workers:
-        return X, *partition.partition(X, n_lists, rng, workers)
-
-
-def test_two_levels_find_nearly_all_of_the_nearest_lists_and_exactly_all_when_all_are_asked_for(rng):
-    X, centres, firsts = two_levels(rng, 5000)
-    assert len(centres) == 5000
-    assert 60 < len(firsts) - 1 < 80
-    coarse, q = Coarse(centres, firsts, "l2", 1.0), X[:200]
-    distances = ((q[:, None].astype(float) - centres) ** 2).sum(axis=2)
-    x = -2 * (q - coarse.frame.shift)
-    bias = (x.astype(float) ** 2).sum(axis=1).astype(np.float32) / 4
-    scores, lists = coarse.probe(x, bias, 10)
-    true = np.argsort(distances, axis=1)[:, :10]
-    assert (lists[:, :, None] == true[:, None]).any(axis=2).mean() > 0.98
-    assert np.allclose(scores, np.take_along_axis(distances, lists, axis=1), rtol=1e-3, atol=1e-2)
-    assert (coarse.assign(q, 2) == true[:, 0]).mean() > 0.98
-    every = coarse.probe(x[:5], bias[:5], 5000)[1]
-    assert (np.sort(every, axis=1) == np.arange(5000)).all()
-    assert np.allclose(np.take_along_axis(distances[:5], every, axis=1), np.sort(distances[:5], axis=1), atol=1e-2)
-
-
-def test_an_index_of_two_levels_gives_the_answers_of_one(rng, monkeypatch, tmp_path):
-    monkeypatch.setattr(partition, "ONE_LEVEL", 16)
-    X = correlated(rng, 2000, P)
-    index = gk.IVFIndex(estimator(3, 16), 300, random_state=0).train(X)
-    index.add(X)
-    firsts = index._lookup.coarse.firsts
-    assert len(firsts) > 10
-    one = gk.IVFIndex._of(index.est, index.centres_, np.array([0, 300]), "l2", "byte", 1)
-    one.add(X)
-    for n_probe in (30, 300):  # all groups are looked into
-        for a, b in zip(index.search(X[:50], 5, n_probe=n_probe), one.search(X[:50], 5, n_probe=n_probe), strict=True):
-            assert (a == b).all()
-    index.save(tmp_path / "index")
-    again = gk.open_index(tmp_path / "index")
-    assert (again._lookup.coarse.firsts == firsts).all()
-    assert (again.search(X[:50], 5)[1] == index.search(X[:50], 5)[1]).all()
-
-
-@pytest.mark.parametrize("level", LEVELS)
-def test_the_kernels_give_equal_bits_at_every_level(rng, level):
-    index, X = fresh(8, 256, 3)
-    index.add(X)
-    lookup, (segment,) = index._lookup, index._state.segments
-    x, bias = lookup.prepared(X[:9])
-    answers = []
-    for one in (level, "baseline"):
-        coarse = lookup.coarse
-        scores, lists = np.full((9, 2), np.inf, np.float32), np.full((9, 2), -1, np.int64)
-        tops = (coarse._top_tiles, coarse._top_norms)
-        _core.probe(x, bias, coarse._tiles, coarse._norms, coarse._starts, coarse.firsts, *tops, 99, scores, lists, one)
-        best, found = np.full((9, 4), np.inf, np.float32), np.full((9, 4), -1, np.int64)
-        rows = (segment.blocks, segment.keep, segment.ids, segment.first, 8, segment.levels, segment.norms)
-        _core.search_lists(*rows, segment.offsets, lookup.products(x), lists, scores, 0.0, best, found, one)
-        _core.sort_heaps(best, found)
-        answers.append([array.tobytes() for array in (scores, lists, best, found)])
-    assert answers[0] == answers[1]
-
-
-def test_the_kernels_refuse_lists_that_are_not_there():
-    index, X = fresh()
-    index.add(X)
-    lookup, (segment,) = index._lookup, index._state.segments
-    rows = (segment.blocks, segment.keep, segment.ids, segment.first, 4, segment.levels, segment.norms)
-    x, _ = lookup.prepared(X[:1])
-    heap = np.zeros((1, 1), np.float32), np.zeros((1, 1), np.int64)
-    bias = np.zeros((1, 1), np.float32)
-    for offsets, name in ((segment.offsets, 5), (segment.offsets, -1), (segment.offsets + 1, 4), (np.zeros(1, int), 0)):
-        with pytest.raises(ValueError, match=r"list|offsets"):
-            _core.search_lists(*rows, offsets, lookup.products(x), np.array([[name]]), bias, 0.0, *heap)
-    coarse = lookup.coarse
-    tops = (coarse._top_tiles, coarse._top_norms)
-    for starts, firsts in ((coarse._starts + 1, coarse.firsts), (coarse._starts, coarse.firsts[::-1].copy())):
-        with pytest.raises(ValueError, match="must rise"):
-            _core.probe(x, bias[0], coarse._tiles, coarse._norms, starts, firsts, *tops, 9, *heap)
 
 
 def test_answers_are_equal_for_every_number_of_threads(rng, monkeypatch):

@@ -6,7 +6,7 @@ import pytest
 from conftest import LEVELS, whole
 from gkmeans import _core
 from gkmeans.index.lookup import bits_of, lines_of, pack, tiled, unpack
-from gkmeans.index.segment import bits, quantize, words
+from gkmeans.index.segment import bits, counted, quantize
 
 pytestmark = pytest.mark.native
 NONE_I, NONE_F = np.empty(0, np.int64), np.empty(0, np.float32)
@@ -48,7 +48,7 @@ def shelf(codes, ids, K, norms, kind, mask):
     used = None if norms is None else norms if kind == "float" else levels[byte] if len(norms) else norms
     counting = len(ids) > 0 and (ids == np.arange(len(ids)) + ids[0]).all()
     first = int(ids[0]) if counting else 0
-    rows = (pack(codes, K, byte), words(mask), NONE_I if counting else ids, first, bits_of(K), levels)
+    rows = (pack(codes, K, byte), counted(mask)[0], NONE_I if counting else ids, first, bits_of(K), levels)
     return (*rows, norms if kind == "float" else NONE_F), used
 
 
@@ -139,9 +139,9 @@ def test_tables_of_queries_are_those_of_rows_in_the_frame(rng, level, l2, scale)
     D = rng.standard_normal((2, 16, 7)).astype(np.float32)
     out, bias, expected = np.empty((3, 32), np.float32), np.empty(3, np.float32), np.empty((3, 32), np.float32)
     _core.tables(Q, shift, scale, l2, tiled(D, 16), out, bias, level)
-    x = (Q - shift) * np.float32(scale) if l2 else Q
-    _core.products(x * np.float32(-2 if l2 else -1 / scale), tiled(D, 16), expected, level)
-    exact = (x.astype(float) ** 2).sum(axis=1) if l2 else -(Q.astype(float) @ shift.astype(float))
+    x = (Q - shift if l2 else Q) * np.float32(scale)
+    _core.products(x * np.float32(-2 if l2 else -1), tiled(D, 16), expected, level)
+    exact = (x.astype(float) ** 2).sum(axis=1) if l2 else -(x.astype(float) @ (shift.astype(float) * scale))
     assert (out == expected).all()
     assert (bias == exact.astype(np.float32)).all()
 
@@ -154,8 +154,8 @@ def test_words_have_the_bits_of_masks_and_of_ids(rng, n):
     assert _core.pack_mask(mask, out) == mask.sum()
     assert (out == packed).all()
     ids = np.concatenate([np.flatnonzero(mask) + 7, np.flatnonzero(mask) + 7, [0, 6, n + 7, -(2**63), 2**63 - 1]])
-    assert _core.mark_ids(ids, 7, n, words(keep), marked) == (mask & keep).sum()
-    assert (marked == (out & words(keep))).all()
+    assert _core.mark_ids(ids, 7, n, counted(keep)[0], marked) == (mask & keep).sum()
+    assert (marked == (out & counted(keep)[0])).all()
 
 
 def test_values_are_below_a_limit_by_their_size():
@@ -188,10 +188,10 @@ def test_gathered_rows_are_those_of_the_mask(rng):
     mask = rng.random(200) < 0.4
     count = int(mask.sum())
     out, rows = np.zeros((-(-count // 64), 3, 64), np.uint8), np.empty(count, np.int64)
-    _core.gather(pack(codes, 256, None), words(mask), out, rows)
+    _core.gather(pack(codes, 256, None), counted(mask)[0], out, rows)
     assert (rows == np.flatnonzero(mask)).all()
     assert (out == pack(codes[mask], 256, None)).all()
-    assert (bits(words(mask), 200) == mask).all()
+    assert (bits(counted(mask)[0], 200) == mask).all()
 
 
 @pytest.mark.parametrize("down", [False, True])

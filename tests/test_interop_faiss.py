@@ -99,7 +99,12 @@ def test_what_cannot_be_read_is_explained(X):
     uneven = faiss.index_factory(8, "RQ1x3_1x4")
     uneven.train(X)
     assert "bits" in message_of(lambda: gk.from_faiss(uneven))
-    assert len(gk.from_faiss(faiss.IndexPQ(8, 2, 4))) == 0
+    assert "str" in message_of(lambda: gk.from_faiss("index"))
+    for kind in ("PQ4x4", "LSQ3x4", "IVF7,PQ4x4", "OPQ4,PQ4x4"):
+        assert "not trained" in message_of(lambda kind=kind: gk.from_faiss(faiss.index_factory(8, kind)))
+    empty = faiss.IndexPQ(8, 2, 4)
+    empty.train(X)
+    assert len(gk.from_faiss(empty)) == 0
 
 
 def lists_of(X, C, K, metric="l2", norms="float"):
@@ -192,8 +197,10 @@ def test_inverted_files_of_faiss_are_read(X, kind, metric):
 def test_inverted_files_that_cannot_be_read_are_explained(X):
     plain = faiss.index_factory(8, "IVF7,PQ4x4")
     plain.by_residual = False
-    assert "residual" in message_of(lambda: gk.from_faiss(plain))
-    assert "IndexIVFFlat" in message_of(lambda: gk.from_faiss(faiss.index_factory(8, "IVF7,Flat")))
+    flat = faiss.index_factory(8, "IVF7,Flat")
+    for index, what in ((plain, "residual"), (flat, "IndexIVFFlat")):
+        index.train(X)
+        assert what in message_of(lambda index=index: gk.from_faiss(index))
     trained = faiss.index_factory(8, "IVF7,PQ4x4")
     trained.train(X)
     assert len(gk.from_faiss(trained)) == 0

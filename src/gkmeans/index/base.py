@@ -17,7 +17,6 @@ from .._parallel import Lock, spans
 from .._rows import Floats
 from .._top import Top
 from .._validation import check_codes, check_integer, check_n_jobs
-from ..estimators.base import AdditiveQuantizer
 from . import scan
 from .disk import Disk
 from .filters import kept
@@ -26,6 +25,8 @@ from .segment import MERGE_ROWS, Ids, Rows, Segment, State, live
 
 NORMS = ("byte", "float")
 LARGEST_ID = 2**63 - 1
+MOST_MISSING = 1 << 20
+"""The most neighbours that can be asked of an index with fewer vectors."""
 Filter = ArrayLike | range | None
 Found = tuple[Floats, Ids]
 Self = TypeVar("Self", bound="Index")
@@ -45,7 +46,6 @@ class Index:
     """Codes of vectors by their ids."""
 
     kind: str
-    est: AdditiveQuantizer
 
     def __init__(self, metric: str, norms: str, n_jobs: int | None) -> None:
         if metric not in METRICS:
@@ -78,8 +78,9 @@ class Index:
             yield from segment.live_ids().tolist()
 
     def __contains__(self, id: object) -> bool:
-        one = np.array([id])
-        return one.dtype.kind in "iu" and _places(self._state, one.astype(np.int64))[1][0] >= 0
+        if not isinstance(id, (int, np.integer)) or isinstance(id, bool) or not 0 <= id < LARGEST_ID:
+            return False
+        return bool(_places(self._state, np.array([id], np.int64))[1][0] >= 0)
 
     def _commit(self, state: State) -> None:
         """Make ``state`` what searches see, once it is on disk where the index is."""
@@ -100,23 +101,32 @@ class Index:
         (n,) int64
             The ids.
         """
-        if ids is not None:
-            self._check_new(check_ids(ids), self._state)  # before the work of encoding
-        return self._add(*self._lookup.encode(X), ids)
-
-    def _add(self, codes: ArrayLike, lists: Lists, ids: ArrayLike | None) -> Ids:
-        """Add rows that are coded, with their lists where there are any."""
+        self._check_ids(X, ids)  # before the work of encoding
         lookup = self._lookup
+        return self._add(lookup, *lookup.encode(X), ids)
+
+    def _check_ids(self, X: ArrayLike, ids: ArrayLike | None) -> Ids | None:
+        """Ids of rows that are to be added."""
+        if ids is None:
+            return None
+        own, n = check_ids(ids), (*np.shape(X), 0)[0]
+        if len(own) != n:
+            raise ValueError(f"ids has {len(own)} entries but X has {n} rows; pass an id for each vector")
+        self._check_new(own, self._state)
+        return own
+
+    def _add(self, lookup: Lookup, codes: ArrayLike, lists: Lists, ids: ArrayLike | None) -> Ids:
+        """Add rows that are coded by ``lookup``, with their lists where there are any."""
         rows = check_codes(codes, lookup.C, lookup.K)
-        own = None if ids is None else check_ids(ids)
-        if own is not None and len(own) != len(rows):
-            raise ValueError(f"ids has {len(own)} entries but X has {len(rows)} rows; pass an id for each vector")
+        own = self._check_ids(rows, ids)
         if not len(rows):
             raise ValueError("codes has 0 rows; pass at least one")
         with self._writing:
+            if lookup is not self._lookup:
+                raise ValueError("the index was trained anew while the vectors were encoded; call add again")
             state = self._state
             if own is None:
-                own = np.arange(state.next_id, state.next_id + len(rows))
+                own = _next_ids(state.next_id, len(rows))
             else:
                 self._check_new(own, state)
             kept = len(state.segments)
@@ -168,19 +178,28 @@ class Index:
         if rescore is None:
             scores, ids = best(k)
             return self._lookup.distances(scores), ids
+        originals = scan.Originals(rescore, Q.shape[1])
         pool = min(k * oversample, max(k, sum(segment.alive for segment in segments)))
         ids = best(pool)[1]
-        exact = scan.exact(self.metric, Q, ids, rescore)
+        exact = scan.exact(self.metric, Q, ids, originals)
         order = np.lexsort((ids, exact), axis=-1)[:, :k]
         exact = np.take_along_axis(exact, order, axis=1)
         return exact if self.metric == "l2" else -exact, np.take_along_axis(ids, order, axis=1)
+
+    def _check_k(self, k: int) -> int:
+        """A count of neighbours; far more than there are would only take memory."""
+        return check_integer("k", k, 1, max(len(self), MOST_MISSING))
 
     def _kept(self, filter: Filter) -> list[Segment]:
         return kept(self._state.segments, filter)
 
     def _limit(self, radius: float) -> float:
         """The greatest score within a radius."""
-        if isinstance(radius, bool) or not isinstance(radius, (int, float, np.number)) or np.isnan(radius):
+        if (
+            isinstance(radius, bool)
+            or not isinstance(radius, (int, float, np.integer, np.floating))
+            or np.isnan(radius)
+        ):
             raise ValueError(f"radius={radius!r} is not a number; pass the greatest distance wanted")
         return self._lookup.limit(float(radius))
 
@@ -215,7 +234,8 @@ class Index:
     def close(self) -> None:
         """Let another writer have the folder; an index in memory has nothing to close."""
         if self._disk is not None:
-            self._disk.release()
+            with self._writing:
+                self._disk.release()
 
     def __enter__(self: Self) -> Self:
         return self
@@ -232,7 +252,9 @@ class Index:
         search: Callable[[NDArray[np.generic]], Ids],
     ) -> Evaluation:
         """Recall, speed and size of ``search``, which gives the ids of k neighbours."""
-        k = check_integer("k", k, 1, max(1, len(self)))
+        if not len(self):
+            raise ValueError("the index holds 0 vectors, so nothing can be found; add some and call evaluate again")
+        k = check_integer("k", k, 1, len(self))
         queries = self._lookup.queries(Q)
         if truth is None:
             if vectors is None:
@@ -245,15 +267,17 @@ class Index:
         start = time.perf_counter()
         found = search(queries)
         seconds = time.perf_counter() - start
-        hits = (found[:, :, None] == true[:, None, :k]).any(axis=2).mean()
-        return Evaluation(float(hits), len(queries) / seconds, self._bytes() / max(1, len(self)))
+        wanted = true[:, :k]
+        hits = sum(np.isin(row, own[own >= 0]).sum() for row, own in zip(found, wanted, strict=True))
+        recall = float(hits / max(1, np.count_nonzero(wanted >= 0)))
+        return Evaluation(recall, len(queries) / seconds, self._bytes() / len(self))
 
     def _neighbours(self, Q: NDArray[np.generic], k: int, vectors: ArrayLike) -> Ids:
         """Ids of the exact neighbours."""
         ids = np.sort(np.concatenate([segment.live_ids() for segment in self._state.segments]))
-        top = Top(len(Q), k)
+        top, originals = Top(len(Q), k), scan.Originals(vectors, Q.shape[1])
         for start, stop in spans(len(ids), 1 << 14):
-            top.add(slice(None), scan.exact_to_all(self.metric, Q, ids[start:stop], vectors), start)
+            top.add(slice(None), scan.exact_to_all(self.metric, Q, ids[start:stop], originals), start)
         return ids[top.rows]
 
     def _bytes(self) -> int:
@@ -269,6 +293,12 @@ def _places(state: State, ids: Ids) -> tuple[Ids, Ids]:
         there = found >= 0
         places[there], rows[there] = s, found[there]
     return places, rows
+
+
+def _next_ids(first: int, count: int) -> Ids:
+    if first + count > LARGEST_ID:
+        raise ValueError(f"{count} ids from {first} on would pass 2**63 - 2; pass ids of your own")
+    return np.arange(first, first + count, dtype=np.int64)
 
 
 def check_ids(ids: ArrayLike) -> Ids:

@@ -25,7 +25,7 @@ class Coarse:
     """Centres (L, P), group by group; ``firsts`` (groups + 1) is the first of each group.
 
     With x = −2 (q − shift) · scale, and centres in the same frame, ‖q − c‖² is a bias + ⟨x, c⟩ + ‖c‖². For the inner
-    product x = −q / scale, centres are multiplied by the scale alone, and there is no norm.
+    product x = −q · scale, centres are multiplied by the scale alone, and there is no norm.
     """
 
     def __init__(self, centres: Floats, firsts: Lists, metric: str, scale: float) -> None:

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -38,6 +39,7 @@ class Disk:
     def __init__(self, folder: Path, description: dict[str, Any], serial: int) -> None:
         self.folder, self.description, self.serial = folder, description, serial
         self._lock: IO[bytes] | None = None
+        self._process = 0
 
     @classmethod
     def create(
@@ -58,7 +60,7 @@ class Disk:
             if lists is not None:
                 _files.write(folder / LISTS, CENTRES, lists, {})
                 digests["lists"] = digest_of(folder / LISTS)
-            disk = cls(folder, {**description, **digests}, 0)
+            disk = cls(folder, {**description, **digests, "uuid": uuid.uuid4().hex}, 0)
             segments = tuple(replace(segment, file="", dead_file="") for segment in state.segments)
             disk._write(State(segments, state.next_id))
             sync(folder.parent)
@@ -67,9 +69,12 @@ class Disk:
         """Write what ``state`` has and the folder does not, then the manifest; gives the state as it is on disk."""
         with _explained(self.folder):
             self._acquire()
+            before = self.serial
             try:
                 return self._write(state)
-            except BaseException:  # the manifest may be the new one or the old: only opening the folder again tells
+            except BaseException:
+                if self.serial != before:  # the manifest is the new one, which the index in memory does not know
+                    self.serial = -1
                 self.release()
                 raise
 
@@ -96,37 +101,54 @@ class Disk:
         write_manifest(self.folder, manifest)
         self.serial = serial
         named = {name for segment in segments for name in (segment.file, segment.dead_file)}
-        for path in self.folder.iterdir():
-            if path.name not in named and (_NAMES.fullmatch(path.name) or path.name.startswith(_BESIDE)):
-                with contextlib.suppress(OSError):
-                    path.unlink()
+        with contextlib.suppress(OSError):  # what is left is deleted by the next commit
+            for path in self.folder.iterdir():
+                if path.name not in named and (_NAMES.fullmatch(path.name) or path.name.startswith(_BESIDE)):
+                    with contextlib.suppress(OSError):
+                        path.unlink()
         return State(tuple(segments), state.next_id)
 
     def _acquire(self) -> None:
         """Become the writer, or raise."""
         import fcntl  # not on every system, and readers do without
 
-        if self._lock is not None:
+        if self._holds():
             return
+        self.release()
         lock = open(self.folder / LOCK, "ab")  # noqa: SIM115  held as long as this index writes
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise FileError(
+                    f"{self.folder} has another writer; call close() of that index first, or end its process"
+                ) from error
+            manifest = read_manifest(self.folder)
+            if manifest["serial"] != self.serial or manifest.get("uuid") != self.description.get("uuid"):
+                raise FileError(
+                    f"{self.folder} was changed by another writer since it was opened; call open_index again"
+                )
+        except BaseException:
             lock.close()
-            raise FileError(
-                f"{self.folder} has another writer; close that index first, or remove the process that holds {LOCK}"
-            ) from error
-        serial = read_manifest(self.folder)["serial"]
-        if serial != self.serial:
-            lock.close()
-            raise FileError(f"{self.folder} was changed by another writer since it was opened; call open_index again")
-        self._lock = lock
+            raise
+        self._lock, self._process = lock, os.getpid()
+
+    def _holds(self) -> bool:
+        """Whether this process, not the one it was forked from, holds the lock of the folder that is there now."""
+        if self._lock is None or self._process != os.getpid():
+            return False
+        return os.path.samestat(os.fstat(self._lock.fileno()), os.stat(self.folder / LOCK))
 
     def release(self) -> None:
         """Stop being the writer."""
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        if self._lock is None:
+            return
+        if self._process == os.getpid():
+            import fcntl
+
+            fcntl.flock(self._lock, fcntl.LOCK_UN)  # processes forked since then hold it open
+        self._lock.close()
+        self._lock = None
 
 
 @contextlib.contextmanager
@@ -173,7 +195,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         whole = json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError) as error:
         raise FileError(f"{folder} is not an index: it has no {MANIFEST}; pass a folder that save wrote") from error
-    except (ValueError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise FileError(f"{path} cannot be read ({error}); use a copy of the folder") from error
     if not isinstance(whole, dict) or whole.get("format") != FORMAT:
         raise FileError(f"{path} is not the manifest of an index; pass a folder that save wrote")
@@ -192,6 +214,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             raise ValueError(f"serial and next_id are {numbers}")
         if wrong := [name for name in names if not _NAMES.fullmatch(name)]:
             raise ValueError(f"a file is named {wrong[0]!r}")
+        if len(set(names)) < len(names):
+            raise ValueError("a file is named twice")
     except (KeyError, TypeError, ValueError) as error:
         raise FileError(f"{path} is inconsistent ({error}); use a copy of the folder") from error
     return manifest
@@ -225,7 +249,8 @@ def read_segment(folder: Path, entry: dict[str, str], lookup: Lookup, norms: str
             (levels, "<f4", (256 * lookup.has_norms,)),
             (offsets, "<i8", (lookup.n_lists + bool(lookup.n_lists),)),
         ]
-        wanted += [(floats, "<f4", (n * (lookup.has_norms and norms == "float"),))]
+        in_float = norms == "float" or (lookup.n_lists > 0 and len(floats) > 0)
+        wanted += [(floats, "<f4", (n * (lookup.has_norms and in_float),))]
         for array, dtype, shape in wanted:
             if array.dtype != np.dtype(dtype) or array.shape != shape:
                 raise ValueError(f"an array has dtype {array.dtype} and shape {array.shape}, not {dtype} and {shape}")

@@ -18,7 +18,8 @@ def kept(segments: Sequence[Segment], filter: ArrayLike | range | None) -> list[
     if filter is None:
         return list(segments)
     if isinstance(filter, range):
-        words = [_of_range(segment, filter) for segment in segments]
+        ids_of = _rising(filter)
+        words = [_of_range(segment, ids_of) for segment in segments]
     else:
         array = np.asarray(filter)
         if array.dtype == np.bool_:
@@ -58,14 +59,20 @@ def _of_ids(segment: Segment, ids: NDArray[np.int64]) -> tuple[Words, int]:
     return words, _core.mark_ids(rows, first, segment.n, segment.keep, words)
 
 
-def _of_range(segment: Segment, ids: range) -> tuple[Words, int]:
+def _rising(ids: range) -> range:
+    """The ids of a range that an index can hold, smallest first, the numbers of the range within int64."""
     if ids.step < 0:
         ids = ids[::-1]
+    start = ids.start if ids.start >= 0 else ids.start % ids.step
+    stop = min(ids.stop, 2**63 - 1)
+    return range(start, stop, min(ids.step, stop - start)) if start < stop else range(0)
+
+
+def _of_range(segment: Segment, ids: range) -> tuple[Words, int]:
     if len(segment.ids):
-        low, high = (min(max(edge, 0), 2**63 - 1) for edge in (ids.start, ids.stop))
-        mask = (segment.ids >= low) & (segment.ids < high)
+        mask = (segment.ids >= ids.start) & (segment.ids < ids.stop)
         if ids.step > 1:
-            mask &= (segment.ids - ids.start % ids.step) % ids.step == 0
+            mask &= (segment.ids - ids.start) % ids.step == 0
         return counted(mask if segment.alive == segment.n else mask & segment.mask())
     start = ids.start if ids.start >= segment.first else segment.first + (ids.start - segment.first) % ids.step
     stop = min(ids.stop, segment.first + segment.n)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -51,7 +53,12 @@ class FlatIndex(Index):
         self, est: AdditiveQuantizer, metric: str = "l2", *, norms: str = "byte", n_jobs: int | None = None
     ) -> None:
         super().__init__(metric, norms, n_jobs)
-        self.est, self._fixed = est, Lookup(est, metric)
+        self._fixed = Lookup(est, metric)
+
+    @property
+    def est(self) -> AdditiveQuantizer:
+        """The estimator as it was given, a copy that can be fitted anew."""
+        return copy.copy(self._fixed.est)
 
     @property
     def _lookup(self) -> Lookup:
@@ -62,7 +69,7 @@ class FlatIndex(Index):
 
         For "cosine" the codes are those of unit vectors.
         """
-        return self._add(codes, NO_LISTS, ids)
+        return self._add(self._lookup, codes, NO_LISTS, ids)
 
     def search(
         self,
@@ -79,13 +86,13 @@ class FlatIndex(Index):
         Q : (q, P) array
             Queries.
         k : int, default=10
-            Neighbours of each.
+            Neighbours of each, at most as many as there are vectors, or 2²⁰.
         filter : boolean mask, ids, or range, optional
             Search these alone: a mask over the vectors in the order of iteration, an integer array of ids (unknown ones
             are passed over), or a range of ids.
-        rescore : (n, P) array, optional
-            The original vectors, row i that of id i, in memory or memory-mapped: the best ``oversample * k`` by the
-            codes are ranked by their exact distances.
+        rescore : (n, P) array, or pair of (m, P) array and (m,) ids, optional
+            The original vectors, row i that of id i, or with the ids of their rows, in memory or memory-mapped: the
+            best ``oversample * k`` by the codes are ranked by their exact distances.
         oversample : int, default=4
             See ``rescore``.
 
@@ -96,7 +103,7 @@ class FlatIndex(Index):
         ids : (q, k) int64
             -1 where there are fewer than k, with an infinite distance.
         """
-        k = check_integer("k", k, 1, 2**31 - 1)
+        k = self._check_k(k)
         oversample = check_integer("oversample", oversample, 1)
         queries, segments = self._lookup.queries(Q), self._kept(filter)
         return self._ranked(
@@ -152,9 +159,9 @@ class FlatIndex(Index):
         k : int, default=10
             Neighbours asked for.
         truth : (q, at least k) integers, optional
-            Ids of the true neighbours, nearest first.
-        vectors : (n, P) array, optional
-            The original vectors, row i that of id i, in memory or memory-mapped: the true neighbours are found here.
+            Ids of the true neighbours, nearest first; -1 where there are fewer.
+        vectors : (n, P) array, or pair of (m, P) array and (m,) ids, optional
+            The original vectors, as ``rescore`` of ``search``: the true neighbours are found here.
             The index keeps codes alone, so without ``truth`` it needs these, or those of ``rescore``.
         rescore, oversample : optional
             As in ``search``, whose rescored answers are then measured.

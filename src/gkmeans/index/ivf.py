@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,8 @@ class IVFIndex(Index):
     norms : {"byte", "float"}, default="byte"
         How "l2" keeps ‖r̂‖² + 2⟨c, r̂⟩ of a residual r̂ in the list of centre c: as one of 256 even levels from the least
         to the greatest of a segment, so that a distance is off by at most a 510th of that range; or in float, for 4
-        more bytes a vector.
+        more bytes a vector. A segment where that is more than a 32nd of the median ‖r̂‖², as with narrow lists that are
+        far apart, keeps floats in either case.
     random_state : int, Generator, RandomState or None, default=None
         Same seed, same lists.
     n_jobs : int or None, default=None
@@ -80,7 +82,8 @@ class IVFIndex(Index):
         super().__init__(metric, norms, n_jobs)
         if not isinstance(est, AdditiveQuantizer):
             raise TypeError(f"est is a {type(est).__name__}; pass a GroupKMeans or another estimator of gkmeans")
-        self.est, self.n_lists, self.random_state = est, check_integer("n_lists", n_lists, 1, 2**31 - 1), random_state
+        self.n_lists, self.random_state = check_integer("n_lists", n_lists, 1, 2**31 - 1), random_state
+        self._untrained = copy.copy(est)
         self._trained: ListLookup | None = None
         self._training = Lock()
 
@@ -92,6 +95,11 @@ class IVFIndex(Index):
         index = cls(est, len(centres), metric, norms=norms, n_jobs=n_jobs)
         index._trained = ListLookup(est, metric, centres, firsts, n_jobs)
         return index
+
+    @property
+    def est(self) -> AdditiveQuantizer:
+        """The estimator of residuals, a copy that can be fitted anew; before training, the one to be fitted."""
+        return copy.copy(self._untrained if self._trained is None else self._trained.est)
 
     @property
     def is_trained(self) -> bool:
@@ -134,32 +142,40 @@ class IVFIndex(Index):
             The index itself.
         """
         with self._training:
-            if len(self) or self._disk is not None:
-                raise ValueError(
-                    f"the index holds {len(self)} vectors in lists that it was trained for; use a new index to train"
-                )
-            est: AdditiveQuantizer = clone(self.est)
-            rng = generator(self.random_state)
-            data = check_X(est, X, reset=True)
-            if len(data) < self.n_lists:
-                raise ValueError(f"X has {len(data)} rows for n_lists={self.n_lists}; pass more, or use fewer lists")
-            count = min(len(data), max(ROWS_PER_LIST * self.n_lists, TRAINING_ROWS))
-            rows = data[rng.permutation(len(data))[:count]]
-            sample = units(rows, "X") if self.metric == "cosine" else np.ascontiguousarray(rows, np.float32)
-            with Workers(self.n_jobs) as workers:
-                scale = np.float32(Frame.of(sample, workers).scale)
-                part = sample[: ROWS_PER_LIST * self.n_lists] * scale
-                centres, firsts = partition(part, self.n_lists, rng, workers)
-            centres, some = centres / scale, sample[:TRAINING_ROWS]
-            lists = Coarse(centres, firsts, "l2", float(scale)).assign(some, self.n_jobs)
-            est.fit(residuals(some, centres, lists))
-            # the mean of the residuals belongs to the centres
-            centres = (centres.astype(np.float64) + est.shift_).astype(np.float32)
-            est.dictionaries_[0] -= est.shift_
-            est.shift_ = np.zeros_like(est.shift_)
-            self._trained = ListLookup(est, self.metric, centres, firsts, self.n_jobs)
-            self.est = est
+            self._train(X)
         return self
+
+    def _check_empty(self) -> None:
+        if len(self) or self._disk is not None:
+            raise ValueError(
+                f"the index holds {len(self)} vectors in lists that it was trained for; use a new index to train"
+            )
+
+    def _train(self, X: ArrayLike) -> None:
+        """Train, in the one thread that holds ``_training``."""
+        self._check_empty()
+        est: AdditiveQuantizer = clone(self.est)
+        rng = generator(self.random_state)
+        data = check_X(est, X, reset=True)
+        if len(data) < self.n_lists:
+            raise ValueError(f"X has {len(data)} rows for n_lists={self.n_lists}; pass more, or use fewer lists")
+        count = min(len(data), max(ROWS_PER_LIST * self.n_lists, TRAINING_ROWS))
+        rows = data[rng.permutation(len(data))[:count]]
+        sample = units(rows, "X") if self.metric == "cosine" else np.ascontiguousarray(rows, np.float32)
+        with Workers(self.n_jobs) as workers:
+            scale = np.float32(Frame.of(sample, workers).scale)
+            part = sample[: ROWS_PER_LIST * self.n_lists] * scale
+            centres, firsts = partition(part, self.n_lists, rng, workers)
+        centres, some = centres / scale, sample[:TRAINING_ROWS]
+        lists = Coarse(centres, firsts, "l2", float(scale)).assign(some, self.n_jobs)
+        est.fit(residuals(some, centres, lists))
+        # the mean of the residuals belongs to the centres
+        centres = (centres.astype(np.float64) + est.shift_).astype(np.float32)
+        est.dictionaries_[0] -= est.shift_
+        est.shift_ = np.zeros_like(est.shift_)
+        with self._writing:
+            self._check_empty()  # what was added meanwhile has the codes of an earlier training
+            self._trained = ListLookup(est, self.metric, centres, firsts, self.n_jobs)
 
     def add(self, X: ArrayLike, ids: ArrayLike | None = None) -> Ids:
         """Encode vectors and add them; an index that is not trained is first trained on them.
@@ -176,8 +192,10 @@ class IVFIndex(Index):
         (n,) int64
             The ids.
         """
-        if not self.is_trained:
-            self.train(X)
+        self._check_ids(X, ids)
+        with self._training:  # of several threads that add first, one trains
+            if not self.is_trained:
+                self._train(X)
         return super().add(X, ids)
 
     def add_codes(self, codes: ArrayLike, lists: ArrayLike, ids: ArrayLike | None = None) -> Ids:
@@ -187,7 +205,7 @@ class IVFIndex(Index):
             raise ValueError(f"lists has dtype {where.dtype} and shape {where.shape}; pass one for each row of codes")
         if where.size and not 0 <= int(where.min()) <= int(where.max()) < self.n_lists:
             raise ValueError(f"lists holds {where.min()} to {where.max()}; use lists from 0 to {self.n_lists - 1}")
-        return self._add(codes, where.astype(np.int64), ids)
+        return self._add(self._lookup, codes, where.astype(np.int64), ids)
 
     def search(
         self,
@@ -208,7 +226,7 @@ class IVFIndex(Index):
             Neighbours of each.
         filter : boolean mask, ids, or range, optional
             As in ``FlatIndex.search``.
-        rescore : (n, P) array, optional
+        rescore : (n, P) array, or pair of (m, P) array and (m,) ids, optional
             The original vectors, as in ``FlatIndex.search``.
         oversample : int, default=4
             See ``rescore``.
@@ -222,7 +240,7 @@ class IVFIndex(Index):
         ids : (q, k) int64
             -1 where the lists hold fewer than k, with an infinite distance.
         """
-        k = check_integer("k", k, 1, 2**31 - 1)
+        k = self._check_k(k)
         oversample = check_integer("oversample", oversample, 1)
         asked = self._probes(n_probe)
         lookup = self._lookup
@@ -282,6 +300,8 @@ class IVFIndex(Index):
         *,
         n_probe: int = 16,
         vectors: ArrayLike | None = None,
+        rescore: ArrayLike | None = None,
+        oversample: int = 4,
     ) -> Evaluation:
         """Measure recall, speed and size, as ``FlatIndex.evaluate``, with ``n_probe`` lists a query.
 
@@ -292,14 +312,21 @@ class IVFIndex(Index):
         k : int, default=10
             Neighbours asked for.
         truth : (q, at least k) integers, optional
-            Ids of the true neighbours, nearest first.
+            Ids of the true neighbours, nearest first; -1 where there are fewer.
         n_probe : int, default=16
             Lists that a query looks into.
-        vectors : (n, P) array, optional
-            The original vectors, row i that of id i; the true neighbours are then found here.
+        vectors : (n, P) array, or pair of (m, P) array and (m,) ids, optional
+            The original vectors, as ``rescore`` of ``search``: the true neighbours are found here.
+        rescore, oversample : optional
+            As in ``search``, whose rescored answers are then measured; its vectors serve as ``vectors`` too.
 
         Returns
         -------
         Evaluation
         """
-        return self._evaluated(Q, k, truth, vectors, lambda queries: self.search(queries, k, n_probe=n_probe)[1])
+        vectors = rescore if vectors is None else vectors
+
+        def search(queries: NDArray[np.generic]) -> Ids:
+            return self.search(queries, k, rescore=rescore, oversample=oversample, n_probe=n_probe)[1]
+
+        return self._evaluated(Q, k, truth, vectors, search)

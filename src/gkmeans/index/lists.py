@@ -14,10 +14,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._parallel import spans
-from .._rows import READ_ROWS, Codes, Floats
+from .._rows import READ_ROWS, Codes, Floats, decode
 from ..estimators.base import AdditiveQuantizer
 from .coarse import Coarse
-from .lookup import Lists, Lookup
+from .lookup import NO_LISTS, Lists, Lookup
+
+_CANCELLED = 64
+"""A distance below this part of the query's square has lost digits to it."""
+_BLUR = 1 / 32
+"""The error of a byte, in medians of ‖r̂‖², from which norms are kept in float."""
 
 
 class ListLookup(Lookup):
@@ -40,6 +45,26 @@ class ListLookup(Lookup):
     def decode(self, codes: Codes, lists: Lists) -> Floats:
         """Vectors (n, P): centres and decoded residuals."""
         return self.est.decode(codes) + self.coarse.centres[lists]
+
+    def probe(self, x: Floats, bias: Floats, n_probe: int) -> tuple[Floats, Lists]:
+        """What the nearest lists add to every score, and the lists, (q, n_probe), of rows prepared.
+
+        A distance that is far below the squares it is the rest of is summed anew from differences.
+        """
+        scores, lists = self.coarse.probe(x, bias, n_probe)
+        if self.metric == "l2":
+            rows, places = np.nonzero(scores < bias[:, None] / _CANCELLED)
+            for start, stop in spans(len(rows), READ_ROWS):
+                row, place = rows[start:stop], places[start:stop]
+                away = self.coarse.framed(lists[row, place]) + np.float64(0.5) * x[row]  # x = −2 q
+                scores[row, place] = np.einsum("ij,ij->i", away, away)
+        return scores, lists
+
+    def needs_floats(self, norms: Floats, codes: Codes) -> bool:
+        """Where lists are narrow and far apart, 2⟨c, r̂⟩ spreads the norms far beyond ‖r̂‖²."""
+        some = decode(self.D, codes[:: -(-len(codes) // READ_ROWS)])
+        off = (float(norms.max()) - float(norms.min())) / 510
+        return off > _BLUR * float(np.median(super()._norms(some, NO_LISTS)))
 
     def _norms(self, x: Floats, lists: Lists) -> NDArray[np.float64]:
         products: NDArray[np.float64] = np.einsum("ij,ij->i", self.coarse.framed(lists), x, dtype=np.float64)

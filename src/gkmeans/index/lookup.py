@@ -3,11 +3,13 @@
 With x̂ = Σ_c d_c and everything in the frame of the fit, ‖q − x̂‖² = ‖q‖² + Σ_c −2⟨q, d_c⟩ + ‖x̂‖². For the inner product
 the score is −⟨q, x̂⟩ and has no norm. Cosine is the inner product of the query, made a unit vector, with the decoding of
 the vector, which was made a unit vector before it was encoded. Scores are float32 sums in the order of the
-dictionaries, the norm last; the smallest wins.
+dictionaries, the norm last, in the user's units times the squared scale of the frame; the smallest wins.
 """
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -15,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from .. import _core
+from .. import _core, _parallel
 from .._parallel import BLOCK_FLOATS, Workers, spans
 from .._rows import READ_ROWS, Codes, Floats, Frame, Rows, decode
 from .._validation import LARGEST_SQUARE, check_X
@@ -62,10 +64,8 @@ def pack(codes: Codes, K: int, norm: NDArray[np.uint8] | None) -> Blocks:
 
 def aligned(shape: tuple[int, ...]) -> Blocks:
     """Bytes that start where a line of the cache does."""
-    size = int(np.prod(shape))
-    raw = np.empty(size + BLOCK, np.uint8)
-    start = -raw.ctypes.data % BLOCK
-    return raw[start : start + size].reshape(shape)
+    size = math.prod(shape)
+    return _parallel.aligned(-(-size // 4)).view(np.uint8)[:size].reshape(shape)
 
 
 def is_plain(Q: NDArray[np.generic]) -> bool:
@@ -94,12 +94,10 @@ class Lookup:
     """Lists that rows are kept in; 0: rows stand in the order in which they came."""
 
     def __init__(self, est: AdditiveQuantizer, metric: str) -> None:
-        if metric not in METRICS:
-            raise ValueError(f"metric={metric!r} is not known; use one of {', '.join(map(repr, METRICS))}")
         if not isinstance(est, AdditiveQuantizer):
             raise TypeError(f"est is a {type(est).__name__}; pass a fitted GroupKMeans or another estimator of gkmeans")
         check_is_fitted(est)
-        self.est, self.metric = est, metric
+        self.est, self.metric = copy.copy(est), metric  # a fit of the caller's puts other arrays into that one
         self.D = est._final().full()
         self.C, self.K, self.P = self.D.shape
         self.bits = bits_of(self.K)
@@ -137,9 +135,10 @@ class Lookup:
             bias = np.einsum("ij,ij->i", x, x, dtype=np.float64)
             x *= -2
         else:
-            x = np.ascontiguousarray(Q, np.float32)
-            bias = -(x.astype(np.float64) @ self.est.shift_.astype(np.float64))
-            x = x * np.float32(-1 / self.est.scale_)
+            scale = np.float32(self.est.scale_)
+            x = np.asarray(Q, np.float32) * scale
+            bias = -(x.astype(np.float64) @ (self.est.shift_.astype(np.float64) * scale))
+            x = np.ascontiguousarray(-x)
         return x, bias.astype(np.float32)
 
     def products(self, x: Floats) -> Floats:
@@ -160,18 +159,16 @@ class Lookup:
 
     def distances(self, scores: Floats) -> Floats:
         """Scores in the user's units: squared distances, or similarities."""
-        if self.metric == "l2":
-            if self.est.scale_ == 1:
-                return scores
-            scale = np.float32(self.est.scale_)
-            scaled: Floats = np.divide(scores / scale, scale, dtype=np.float32)
-            return scaled
-        out: Floats = np.negative(scores)
-        return out
+        out: Floats = scores if self.metric == "l2" else np.negative(scores)
+        if self.est.scale_ == 1:
+            return out
+        scale = np.float32(self.est.scale_)
+        scaled: Floats = np.divide(out / scale, scale, dtype=np.float32)
+        return scaled
 
     def limit(self, radius: float) -> float:
         """The greatest score that is within ``radius``."""
-        wanted = radius * self.est.scale_**2 if self.metric == "l2" else -radius
+        wanted = (radius if self.metric == "l2" else -radius) * self.est.scale_**2
         with np.errstate(over="ignore"):
             limit = np.float32(wanted)
         return float(np.nextafter(limit, np.float32(-np.inf)) if float(limit) > wanted else limit)
@@ -207,6 +204,10 @@ class Lookup:
         with Workers(self.est.n_jobs) as workers:
             workers.map(part, spans(len(codes), READ_ROWS))
         return out
+
+    def needs_floats(self, norms: Floats, codes: Codes) -> bool:
+        """Whether a byte for each of these norms would blur the distances of such codes."""
+        return False
 
     def _norms(self, x: Floats, lists: Lists) -> NDArray[np.float64]:
         squares: NDArray[np.float64] = np.einsum("ij,ij->i", x, x, dtype=np.float64)

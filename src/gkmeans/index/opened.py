@@ -70,6 +70,8 @@ def open_index(
         except FileNotFoundError as error:  # a writer may have replaced a segment since the manifest was read
             if left == 0 or read_manifest(path)["serial"] == manifest["serial"]:
                 raise FileError(f"{error.filename} is missing, which the manifest names; use a copy of it") from error
+        except OSError as error:
+            raise FileError(f"{error.filename or path} cannot be read ({error}); use a copy of it") from error
     raise AssertionError
 
 
@@ -92,9 +94,13 @@ def _opened(folder: Path, manifest: dict[str, object], verify: bool, n_jobs: int
     entries = manifest["segments"]
     assert isinstance(entries, list)
     segments = tuple(read_segment(folder, entry, index._lookup, norms, verify) for entry in entries)
-    description = {name: manifest[name] for name in ("kind", "metric", "norms", *names)}
+    next_id = int(str(manifest["next_id"]))
+    for segment in segments:
+        if next_id <= segment.greatest(read=verify):
+            raise FileError(f"{folder / segment.file} holds an id of {next_id} or more, the next one; use a copy of it")
+    description = {name: manifest[name] for name in ("kind", "metric", "norms", *names, "uuid") if name in manifest}
     index._disk = Disk(folder, description, int(str(manifest["serial"])))
-    index._state = State(segments, int(str(manifest["next_id"])))
+    index._state = State(segments, next_id)
     return index
 
 

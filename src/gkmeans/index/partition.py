@@ -60,7 +60,7 @@ def balanced(X: Floats, n_lists: int, rng: np.random.Generator, workers: Workers
         counts = np.bincount(lists, minlength=n_lists)
         if iteration >= ITERATIONS and counts.max() < largest:
             best, largest = centres, int(counts.max())
-        if largest <= LIMIT * counts.mean():
+        if iteration >= ITERATIONS and largest <= LIMIT * counts.mean():
             break
         centres = _split(X, lists, counts, _means(X, lists, counts, centres), rng)
     return best
@@ -87,7 +87,12 @@ def _means(X: Floats, lists: Lists, counts: Lists, centres: Floats) -> Floats:
     """Mean of each list; an empty one keeps its centre."""
     W = np.zeros((1, *centres.shape))
     for start, stop in spans(len(X), READ_ROWS):
-        _core.add_rows(X[start:stop], lists[start:stop, None].astype(np.uint16), W)
+        for first, last in spans(len(centres), 1 << 16):  # the kernel takes uint16
+            x, names = X[start:stop], lists[start:stop]
+            if len(centres) > last - first:
+                here = (names >= first) & (names < last)
+                x, names = x[here], names[here] - first
+            _core.add_rows(x, names[:, None].astype(np.uint16), W[:, first:last])
     out: Floats = centres.copy()
     some = counts > 0
     out[some] = W[0, some] / counts[some, None]

@@ -80,7 +80,7 @@ def within(
 def _asked(lookup: ListLookup, Q: NDArray[np.generic], n_probe: int, part: slice) -> dict[str, Any]:
     """What queries bring to the kernel."""
     x, bias = lookup.prepared(Q)
-    biases, lists = lookup.coarse.probe(x, bias, n_probe)
+    biases, lists = lookup.probe(x, bias, n_probe)
     return {
         "tables": lookup.products(x),
         "lists": np.ascontiguousarray(lists[:, part]),

@@ -6,7 +6,7 @@ Every part keeps its own best k; what is best by (score, id) does not depend on 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -94,46 +94,71 @@ def all_of(kernel: Callable[..., int], **asked: Any) -> tuple[Floats, Ids]:
         room = count
 
 
-def _originals(vectors: ArrayLike, P: int, ids: Ids) -> NDArray[Any]:
-    """The original vectors, which have a row for each id."""
-    X = np.asanyarray(vectors)
-    if X.ndim != 2 or X.shape[1] != P or X.dtype.kind not in "fiub":
-        raise ValueError(
-            f"rescore has dtype {X.dtype} and shape {X.shape}; pass the original vectors, (n, {P}) numbers"
-        )
-    if ids.size and int(ids.max()) >= len(X):
-        raise ValueError(f"rescore has {len(X)} rows but id {int(ids.max())} was found; pass row i for id i")
-    return X
+class Originals:
+    """The original vectors: row i that of id i, or a pair of vectors and the ids of their rows."""
+
+    def __init__(self, vectors: ArrayLike, P: int) -> None:
+        names: Any = None
+        if isinstance(vectors, tuple) and len(vectors) == 2 and [np.ndim(part) for part in vectors] == [2, 1]:
+            vectors, names = cast("tuple[ArrayLike, ArrayLike]", vectors)
+        X = np.asanyarray(vectors)
+        if X.ndim != 2 or X.shape[1] != P or X.dtype.kind not in "fiub":
+            raise ValueError(
+                f"rescore has dtype {X.dtype} and shape {X.shape}; pass the original vectors, (n, {P}) numbers"
+            )
+        self._X, self._names, self._order = X, np.arange(0), np.arange(0)
+        self._named = names is not None
+        if self._named:
+            names = np.asarray(names)
+            if names.dtype.kind not in "iu" or len(names) != len(X):
+                raise ValueError(
+                    f"rescore has {len(X)} vectors and ids of dtype {names.dtype} and shape {names.shape}; pass an "
+                    "integer for each vector"
+                )
+            self._order = np.argsort(names, kind="stable")
+            self._names = names[self._order]
+            if (self._names[1:] == self._names[:-1]).any():
+                raise ValueError("rescore has an id more than once; pass each id once")
+
+    def of(self, ids: Ids) -> NDArray[np.float64]:
+        """Vectors (m, P) of ids (m,)."""
+        rows = ids
+        if self._named and len(self._names):
+            place = np.minimum(np.searchsorted(self._names, ids), len(self._names) - 1)
+            rows = np.where(self._names[place] == ids, self._order[place], len(self._X))
+        if len(ids) and int(rows.max()) >= len(self._X):
+            raise ValueError(
+                f"rescore has {len(self._X)} rows, none of them for id {ids[rows.argmax()]}; pass row i for id i, or a "
+                "pair of vectors and their ids"
+            )
+        return np.asarray(self._X[rows], np.float64)
 
 
-def exact_to_all(metric: str, Q: NDArray[np.generic], ids: Ids, vectors: ArrayLike) -> NDArray[np.float64]:
-    """What ranks the vectors of ``ids`` (m,) for each query, (q, m): scores, for "l2" less the query's own part."""
-    x = np.asarray(_originals(vectors, Q.shape[1], ids)[ids], np.float64)
-    products: NDArray[np.float64] = np.asarray(Q, np.float64) @ x.T
-    if metric == "ip":
-        return -products
-    squares: NDArray[np.float64] = np.einsum("ij,ij->i", x, x)
-    if metric == "l2":
-        products *= -2
-        products += squares
-    else:
-        products /= -np.maximum(np.sqrt(squares), np.finfo(float).tiny)
+def _similarities(metric: str, Q: NDArray[np.float64], x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Inner products (q, m), for "cosine" divided by the lengths of x."""
+    products: NDArray[np.float64] = Q @ x.T
+    if metric == "cosine":
+        products /= np.maximum(np.sqrt(np.einsum("ij,ij->i", x, x)), np.finfo(float).tiny)
     return products
 
 
-def exact(metric: str, Q: NDArray[np.generic], ids: Ids, vectors: ArrayLike) -> NDArray[np.float64]:
-    """Scores (q, m) of the vectors of ``ids`` (q, m), row ``id`` of ``vectors``; +inf for -1."""
-    X = _originals(vectors, Q.shape[1], ids)
+def exact_to_all(metric: str, Q: NDArray[np.generic], ids: Ids, vectors: Originals) -> NDArray[np.float64]:
+    """What ranks the vectors of ``ids`` (m,) for each query, (q, m): scores, for "l2" less the query's own part."""
+    x = vectors.of(ids)
+    scores = _similarities(metric, np.asarray(Q, np.float64), x)
+    scores *= -2 if metric == "l2" else -1
+    if metric == "l2":
+        scores += np.einsum("ij,ij->i", x, x)
+    return scores
+
+
+def exact(metric: str, Q: NDArray[np.generic], ids: Ids, vectors: Originals) -> NDArray[np.float64]:
+    """Scores (q, m) of the vectors of ``ids`` (q, m); +inf for -1."""
     out = np.full(ids.shape, np.inf)
     for i, row in enumerate(ids):
         there = row[row >= 0]
-        x, q = np.asarray(X[there], np.float64), np.asarray(Q[i], np.float64)
-        if metric == "l2":
-            value = np.einsum("ij,ij->i", x - q, x - q)
-        else:
-            value = -(x @ q)
-            if metric == "cosine":
-                value /= np.maximum(np.sqrt(np.einsum("ij,ij->i", x, x)), np.finfo(float).tiny)
+        x, q = vectors.of(there), np.asarray(Q[i : i + 1], np.float64)
+        value = np.einsum("ij,ij->i", x - q, x - q) if metric == "l2" else -_similarities(metric, q, x)[0]
         if not np.isfinite(value).all():
             raise ValueError(f"rescore has NaN or infinite values at id {there[~np.isfinite(value)][0]}; fill them")
         out[i, : len(there)] = value

@@ -53,19 +53,27 @@ class Segment:
             order = np.argsort(lists, kind="stable")
             codes, ids, lists = codes[order], ids[order], lists[order]
             offsets = np.searchsorted(lists, np.arange(lookup.n_lists + 1)).astype(np.int64)
-        first = int(ids[0])
-        own = NO_IDS if (ids == np.arange(first, first + n)).all() else ids
+        first, own = int(ids[0]), NO_IDS
+        if (ids != ids[0] + np.arange(n)).any():
+            first, own = 0, ids
         keep = all_words(n)
         if not lookup.has_norms:
             return cls(pack(codes, lookup.K, None), n, first, own, NO_FLOATS, NO_FLOATS, keep, n, offsets)
         exact = lookup.norms(codes, lists)
-        levels, byte = quantize(exact, down=norms == "float")
-        floats = exact if norms == "float" else NO_FLOATS
+        in_float = norms == "float" or lookup.needs_floats(exact, codes)
+        levels, byte = quantize(exact, down=in_float)
+        floats = exact if in_float else NO_FLOATS
         return cls(pack(codes, lookup.K, byte), n, first, own, levels, floats, keep, n, offsets)
 
     def all_ids(self) -> Ids:
         """Ids of all rows, removed ones too."""
         return self.ids if len(self.ids) else np.arange(self.first, self.first + self.n)
+
+    def greatest(self, *, read: bool) -> int:
+        """The greatest id, removed ones too; -1 where only reading all ids could tell."""
+        if not len(self.ids):
+            return self.first + self.n - 1
+        return int(self.ids.max()) if read else -1
 
     def mask(self) -> NDArray[np.bool_]:
         """Which rows are there."""
@@ -168,11 +176,6 @@ def quantize(norms: Floats, *, down: bool) -> tuple[Floats, NDArray[np.uint8]]:
     return levels, np.searchsorted(middle, norms).astype(np.uint8)
 
 
-def words(mask: NDArray[np.bool_]) -> Words:
-    """A bit for each row, 64 rows a word."""
-    return counted(mask)[0]
-
-
 def counted(mask: NDArray[np.bool_]) -> tuple[Words, int]:
     """A bit for each row, 64 rows a word, and how many are set."""
     out = np.empty(-(-len(mask) // BLOCK), np.uint64)
@@ -180,7 +183,7 @@ def counted(mask: NDArray[np.bool_]) -> tuple[Words, int]:
 
 
 def bits(keep: Words, n: int) -> NDArray[np.bool_]:
-    """The mask of ``words``."""
+    """The mask of words."""
     return np.unpackbits(keep.astype("<u8", copy=False).view(np.uint8), count=n, bitorder="little").view(np.bool_)
 
 

@@ -146,6 +146,10 @@ def from_faiss(index: Any) -> FlatIndex | IVFIndex:
     >>> index = gk.from_faiss(faiss_index)  # doctest: +SKIP
     """
     faiss = _faiss()
+    if not isinstance(index, faiss.Index):
+        raise TypeError(f"index is a {type(index).__name__}; pass an index of Faiss")
+    if not index.is_trained:
+        raise ValueError(f"the {type(index).__name__} is not trained; call its train first")
     inner, names = faiss.downcast_index(index), None
     if isinstance(inner, (faiss.IndexIDMap, faiss.IndexIDMap2)):
         names = faiss.vector_to_array(inner.id_map).astype(np.int64)
