@@ -17,7 +17,8 @@ LINES, FUNCTION_LINES = 400, 60
 
 # the way data flows; a module imports only what stands before it
 LINE = [
-    *("_core", "_parallel", "_rows", "_progress", "_files", "dictionaries", "_validation", "assignment", "pursuit"),
+    *("_core", "_parallel", "_sums", "_rows", "_elsewhere"),
+    *("_progress", "_files", "dictionaries", "_validation", "assignment", "pursuit"),
     *("update", "rotation", "training", "initialization", "initialization.random", "initialization.kmeans"),
     *("initialization.hierarchical", "relaxation", "encoding", "estimators", "estimators.base", "estimators.group"),
     *("estimators.cartesian", "estimators.optimized_cartesian", "baselines"),

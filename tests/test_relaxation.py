@@ -66,8 +66,11 @@ def test_rows_in_turn_lose_nothing_by_their_order(rng):
     clusters = rng.standard_normal((32, 8)) * 20
     X = (clusters[np.arange(960) % 32] + rng.standard_normal((960, 8))).astype(np.float32)
     new = (clusters[np.arange(320) % 32] + rng.standard_normal((320, 8))).astype(np.float32)
-    plain, relaxed = (small(1, 32, order=1, relaxation=heat, max_iter=10).fit(X) for heat in (0, 0.5))
-    assert relaxed.relative_distortion(new) <= 1.02 * plain.relative_distortion(new)
+    plain, relaxed = (
+        [small(1, 32, order=1, relaxation=heat, max_iter=10, random_state=seed).fit(X) for seed in range(5)]
+        for heat in (0, 0.5)
+    )
+    assert sum(est.relative_distortion(new) for est in relaxed) <= sum(est.relative_distortion(new) for est in plain)
 
 
 def test_without_relaxation_training_is_plain(rng):

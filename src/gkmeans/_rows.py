@@ -5,7 +5,9 @@ Nothing here copies the whole array, so a memory-mapped file is read block by bl
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -13,9 +15,12 @@ from numpy.typing import NDArray
 
 from . import _core
 from ._parallel import Workers, spans
+from ._sums import Doubles, exact, grid_for, rounded, snapped
 
 Floats = NDArray[np.float32]
 Codes = NDArray[np.unsignedinteger]
+
+Choose = Callable[[NDArray[np.generic], None, Workers], Codes]
 
 READ_ROWS = 4096
 _EXACT_IN_FLOAT32 = ("float32", "float16", "uint8", "int8", "uint16", "int16", "bool")
@@ -26,31 +31,45 @@ class Frame:
     """Where the arithmetic is done: ``(x − shift) · scale``.
 
     Sums in float32 lose what a large common offset or a tiny unit hides; the frame takes both away. ``scale`` is a
-    power of two, so it changes no digit.
+    power of two, so it changes no digit. ``largest`` (P,), where it is known, bounds the entries of the rows in it.
     """
 
     shift: Floats
     scale: float = 1.0
+    largest: Doubles | None = None
 
     @classmethod
     def of(cls, X: NDArray[np.generic], workers: Workers) -> Frame:
         """Mean of the rows as the shift; a scale only where values are too small or too large to square safely."""
-        n = len(X)
-        parts = workers.map(
-            lambda span: (
-                X[span[0] : span[1]].sum(axis=0, dtype=np.float64),
-                _largest(X[span[0] : span[1]]),
-            ),
-            spans(n, READ_ROWS),
-        )
-        shift = (np.sum([part[0] for part in parts], axis=0) / n).astype(np.float32)
-        largest = max(part[1] for part in parts)
+        blocks = spans(len(X), READ_ROWS)
+        range_ = joint_range(workers.map(lambda span: column_range(X[slice(*span)]), blocks))
+        grid = grid_for(np.abs(range_).max(axis=0), len(X))
+        sums = workers.map(lambda span: snapped(X[slice(*span)], grid).sum(axis=0), blocks)
+        return cls.between(range_, np.sum(sums, axis=0) / len(X))
+
+    @classmethod
+    def between(cls, range_: Doubles, mean: Doubles) -> Frame:
+        """The frame of rows with this ``range_`` (2, P) and ``mean`` (P,) of each column."""
+        shift = mean.astype(np.float32)
+        largest = float(np.abs(range_).max())
         scale = 1.0 if largest == 0 or 1e-8 <= largest <= 1e8 else 2.0 ** -float(np.frexp(largest)[1])
-        return cls(shift, scale)
+        return cls(shift, scale, np.abs(range_ - shift).max(axis=0) * scale)
 
 
-def _largest(X: NDArray[np.generic]) -> float:
-    return max(abs(float(X.max())), abs(float(X.min())))
+def column_range(X: NDArray[np.generic]) -> Doubles:
+    """Least and largest entry of each column, (2, P)."""
+    return np.stack([X.min(axis=0), X.max(axis=0)]).astype(np.float64)
+
+
+def joint_range(ranges: Sequence[Doubles]) -> Doubles:
+    """The range of several parts together."""
+    return np.stack([np.min([part[0] for part in ranges], axis=0), np.max([part[1] for part in ranges], axis=0)])
+
+
+def exact_energy(X: NDArray[np.generic], scale: float) -> int:
+    """Σ‖x‖² of rows as they came, in units of ``1 / scale²`` and of ``_sums.exact``."""
+    doubles = np.ascontiguousarray(X, np.float64) * scale
+    return exact(np.einsum("ij,ij->i", doubles, doubles).astype(np.float32))
 
 
 class Source(Protocol):
@@ -62,6 +81,28 @@ class Source(Protocol):
 
     def block(self, rows: slice | NDArray[np.intp], columns: slice = slice(None)) -> Floats:
         """Float32 rows, C-contiguous, of the columns asked for."""
+        ...
+
+    def grid(self, more: Doubles | float = 0.0) -> Doubles:
+        """Grid (P,) on which the sums of all rows are exact, were their entries larger by ``more``."""
+        ...
+
+
+class Data(Source, Protocol):
+    """What a fit is given: rows in their frame."""
+
+    frame: Frame
+
+    def energy(self, workers: Workers) -> float:
+        """Σ‖x‖² of the rows as they came, in units of ``1 / scale²``."""
+        ...
+
+    def take(self, index: NDArray[np.intp]) -> Rows:
+        """The rows that ``index`` (m,) names, here."""
+        ...
+
+    def coded(self, choose: Choose, workers: Workers) -> Codes:
+        """Codes that ``choose`` gives to the rows as they came."""
         ...
 
 
@@ -84,14 +125,30 @@ class Rows:
             out *= self.frame.scale
         return np.ascontiguousarray(out, dtype=np.float32)
 
+    @cached_property
+    def _largest(self) -> Doubles:
+        if self.frame.largest is not None:
+            return self.frame.largest
+        parts = [np.abs(self.block(slice(*span))).max(axis=0) for span in spans(len(self), READ_ROWS)]
+        largest: Doubles = np.max(parts, axis=0).astype(np.float64)
+        return largest
+
+    def grid(self, more: Doubles | float = 0.0) -> Doubles:
+        """Grid (P,) on which the sums of all rows are exact, were their entries larger by ``more``."""
+        return grid_for(self._largest + more, len(self))
+
     def energy(self, workers: Workers) -> float:
         """Σ‖x‖² of the rows as they came, in units of ``1 / scale²``."""
+        blocks = spans(len(self), READ_ROWS)
+        return rounded(workers.map(lambda span: exact_energy(self.X[slice(*span)], self.frame.scale), blocks))
 
-        def part(span: tuple[int, int]) -> float:
-            x = np.asarray(self.X[span[0] : span[1]], np.float64) * self.frame.scale
-            return float(np.einsum("ij,ij->", x, x))
+    def take(self, index: NDArray[np.intp]) -> Rows:
+        """The rows that ``index`` (m,) names."""
+        return Rows(self.X[index], self.frame)
 
-        return float(np.sum(workers.map(part, spans(len(self), READ_ROWS))))
+    def coded(self, choose: Choose, workers: Workers) -> Codes:
+        """Codes that ``choose`` gives to the rows as they came."""
+        return choose(self.X, None, workers)
 
 
 class Part:
@@ -107,6 +164,10 @@ class Part:
     def block(self, rows: slice | NDArray[np.intp], columns: slice = slice(None)) -> Floats:
         """Float32 rows of the part."""
         return self.rows.block(self.index[rows], columns)
+
+    def grid(self, more: Doubles | float = 0.0) -> Doubles:
+        """That of the whole, so that the sums of parts add exactly too."""
+        return self.rows.grid(more)
 
 
 class Residual:
@@ -124,6 +185,10 @@ class Residual:
         out = self.rows.block(rows, columns)
         out -= decode(self.D[:, :, columns], self.codes[rows])
         return out
+
+    def grid(self, more: Doubles | float = 0.0) -> Doubles:
+        """Grid of rows that may be larger by a codeword of each dictionary."""
+        return self.rows.grid(more + np.abs(self.D).max(axis=1).sum(axis=0, dtype=np.float64))
 
 
 def decode(D: Floats, codes: Codes) -> Floats:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 from numpy.typing import ArrayLike, NDArray
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
 from ._parallel import spans
@@ -108,13 +109,18 @@ def check_X(estimator: Any, X: Any, *, reset: bool, scale: float = 1.0) -> NDArr
         width = f" with {estimator.n_features_in_} columns" if not reset else ""
         rule = f"pass a 2-d array of real numbers, a vector a row{width}"
         raise type(error)(f"{str(error).rstrip('.')}; {rule}") from error
-    limit = LARGEST_SQUARE / max(1.0, scale) ** 2
-    for start, stop in spans(len(out), READ_ROWS):
-        if out.dtype.name not in _SAFE_KINDS or scale > 1:
-            _check_values(out[start:stop], start, limit)
-        elif out.dtype == np.float16:
-            _check_finite(out[start:stop], start)
+    check_rows(out, scale)
     return out
+
+
+def check_rows(X: NDArray[np.generic], scale: float = 1.0, first: int = 0) -> None:
+    """Raise where a row of ``X`` is not finite or too long; ``first`` is the place of its first row among all."""
+    limit = LARGEST_SQUARE / max(1.0, scale) ** 2
+    for start, stop in spans(len(X), READ_ROWS):
+        if X.dtype.name not in _SAFE_KINDS or scale > 1:
+            _check_values(X[start:stop], first + start, limit)
+        elif X.dtype == np.float16:
+            _check_finite(X[start:stop], first + start)
 
 
 def _check_kind(X: Any) -> None:
@@ -174,8 +180,13 @@ def warn_about(X: NDArray[Any], K: int) -> None:
         block = np.asarray(X[start:stop], np.float64)
         low, high = np.minimum(low, block.min(axis=0)), np.maximum(high, block.max(axis=0))
         keys.append((block * weights).sum(axis=1))  # equal rows give equal bits, which a product does not promise
-    messages = []
     distinct = len(np.unique(np.concatenate(keys)))
+    warn_of(n, K, low, high, distinct)
+
+
+def warn_of(n: int, K: int, low: NDArray[np.float64], high: NDArray[np.float64], distinct: int) -> None:
+    """Warn of ``n`` rows, ``distinct`` of them different, between ``low`` (P,) and ``high`` (P,)."""
+    P, messages = len(low), []
     if n == 1:
         messages.append("X has 1 row: one codeword of each dictionary describes it exactly")
     if n < K:
@@ -202,7 +213,7 @@ def warn_about(X: NDArray[Any], K: int) -> None:
     if 0 < largest < SMALL_VALUE:
         messages.append(f"X has no value above {largest:.3g}: squares underflow float32, so X is scaled inside")
     for message in messages:
-        warnings.warn(message, DataWarning, stacklevel=3)
+        warnings.warn(message, DataWarning, stacklevel=4)
 
 
 def check_codes(codes: ArrayLike, C: int, K: int) -> Codes:
@@ -233,3 +244,16 @@ def check_start(init: NDArray[Any], shape: tuple[int, int, int], scale: float) -
             "dictionaries_ of a fit"
         )
     return np.asarray(init, np.float32)
+
+
+def generator(random_state: Any) -> np.random.Generator:
+    """One Generator from whatever scikit-learn accepts."""
+    if isinstance(random_state, np.random.Generator):
+        return random_state
+    if isinstance(random_state, bool):
+        raise ValueError(f"random_state={random_state} is not a seed; use None or an integer of at least 0")
+    if random_state is None or isinstance(random_state, (int, np.integer)):
+        if random_state is not None and random_state < 0:
+            raise ValueError(f"random_state={random_state} is negative; use None or an integer of at least 0")
+        return np.random.default_rng(random_state)
+    return np.random.default_rng(check_random_state(random_state).randint(2**31 - 1))

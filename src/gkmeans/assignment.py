@@ -7,6 +7,7 @@ sweep, but no table.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _core
+from ._elsewhere import Elsewhere
 from ._parallel import Workers, block_rows, spans
 from ._rows import Codes, Floats, Source, decode
 from .dictionaries import TABLE_BYTES, Dictionaries, Tables, code_dtype, squared_errors, table_bytes
@@ -144,10 +146,20 @@ def _assign_by_residuals(X: Floats, tables: Tables, given: Codes | None, stop: N
 
 
 def assign(
-    rows: Source, dictionaries: Dictionaries, method: Method, codes: Codes | None, workers: Workers
+    rows: Source,
+    dictionaries: Dictionaries,
+    method: Method,
+    codes: Codes | None,
+    workers: Workers,
+    tables: Sequence[Tables] | None = None,
 ) -> tuple[Codes, Floats]:
-    """One pass over all rows: codes (n, C) and the squared error (n, U) of each row in each of U blocks."""
-    tables = [method.tables(D, workers) for D in dictionaries.D]
+    """One pass over all rows: codes (n, C) and the squared error (n, U) of each row in each of U blocks.
+
+    ``tables`` are those of the method, where they are known.
+    """
+    if isinstance(rows, Elsewhere):
+        return rows.assign(dictionaries, method, codes)
+    tables = [method.tables(D, workers) for D in dictionaries.D] if tables is None else tables
     C, K, _ = dictionaries.shape
     out = np.empty((len(rows), C), code_dtype(K))
     errors = np.empty((len(rows), len(dictionaries.blocks)), np.float32)

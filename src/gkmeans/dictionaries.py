@@ -172,5 +172,5 @@ def squared_errors(X: Floats, D: Floats, codes: Codes) -> NDArray[np.float32]:
 
 def sample_rows(rows: Source, count: int, rng: np.random.Generator) -> Floats:
     """``count`` distinct rows in random order; where there are fewer, they are repeated in turn."""
-    chosen = rng.permutation(len(rows))[:count]
+    chosen = rng.choice(len(rows), min(count, len(rows)), replace=False)
     return rows.block(np.resize(chosen, count))

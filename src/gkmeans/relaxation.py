@@ -16,12 +16,14 @@ from operator import add
 import numpy as np
 from numpy.typing import NDArray
 
+from ._elsewhere import folds, gathered, total
 from ._parallel import spans
 from ._rows import READ_ROWS, Codes, Floats, Part, Source, decode
+from ._sums import Doubles
 from .assignment import GroupAssignment, assign
 from .dictionaries import Dictionaries, squared_errors
 from .training import Run, updated
-from .update import Doubles, Statistics
+from .update import Statistics
 
 FOLDS = 4
 ITERATIONS = 40
@@ -62,7 +64,7 @@ def held_error(fitted: Dictionaries, fold: Source, codes: Codes, run: Run) -> fl
     """Squared error of rows spread over the fold, assigned from the codes given."""
     some = spaced(fold)
     _, errors = assign(Part(fold, some), fitted, run.method, codes[some], run.workers)
-    return float(errors.sum(dtype=np.float64))
+    return total(errors)
 
 
 def squared_error(rows: Source, D: Floats, codes: Codes) -> float:
@@ -86,31 +88,30 @@ def relax(
     The history holds the distortion of each fold by the dictionaries of the others, and of all rows in the end.
     """
     iterations = min(ITERATIONS, max_iter - 1) if len(rows) >= FOLDS else 0
-    places = [np.sort(part) for part in np.array_split(run.rng.permutation(len(rows)), FOLDS)]
-    folds = [Part(rows, part) for part in places]
     groups, K = [block.dictionaries for block in start.blocks], start.shape[1]
     if codes is None:
         codes, _ = assign(rows, start, way, None, run.workers)
-    codes = codes.copy()
+    parts, given = folds(rows, FOLDS, int(run.rng.integers(2**63)), codes)
     trained, shrinkage = [start] * FOLDS, Shrinkage()
     for iteration in range(1, iterations + 1):
-        parts = [Statistics.collect(fold, codes[fold.index], K, groups, run.workers) for fold in folds]
+        sums = [Statistics.collect(fold, given[f], K, groups, run.workers) for f, fold in enumerate(parts)]
         heat = temperature * np.sqrt(1 - iteration / iterations)
-        error = 0.0
-        for f, fold in enumerate(folds):
-            others, given = reduce(add, parts[:f] + parts[f + 1 :]), codes[fold.index]
+        errors = []
+        for f, fold in enumerate(parts):
+            others = reduce(add, sums[:f] + sums[f + 1 :])
             if f == iteration % FOLDS:
-                trained[f] = shrinkage.solved(trained[f], others, fold, given, run)
+                trained[f] = shrinkage.solved(trained[f], others, fold, given[f], run)
             else:
                 trained[f] = updated(trained[f], others, run.workers, shrinkage.points)
-            noisy = heated(trained[f], spread(trained[f], fold, given), heat, run.rng)
-            codes[fold.index], errors = assign(fold, noisy, replace(way, seed=iteration), given, run.workers)
-            error += float(errors.sum(dtype=np.float64))
-        run.record("relaxed", iteration, iterations + 1, error)
+            noisy = heated(trained[f], spread(trained[f], fold, given[f]), heat, run.rng)
+            given[f], missed = assign(fold, noisy, replace(way, seed=iteration), given[f], run.workers)
+            errors.append(missed)
+        run.record("relaxed", iteration, iterations + 1, sum(total(missed) for missed in errors))
+    codes = gathered(rows, parts, given)
     statistics = Statistics.collect(rows, codes, K, groups, run.workers)
     final = updated(mean_of(trained), statistics, run.workers, shrinkage.points if iterations else 0.0)
-    codes, errors = assign(rows, final, way, codes, run.workers)
-    run.record("relaxed", iterations + 1, iterations + 1, float(errors.sum(dtype=np.float64)))
+    codes, missed = assign(rows, final, way, codes, run.workers)
+    run.record("relaxed", iterations + 1, iterations + 1, total(missed))
     run.last = iterations + 1
     run.reporter.stage_done(max_iter - run.last)
     return final, codes

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ._elsewhere import drawn, total
 from ._parallel import Workers
 from ._progress import Reporter
 from ._rows import Codes, Floats, Source, decode
@@ -62,7 +63,7 @@ def train(
         if errors is not None:
             dictionaries = revived(dictionaries, statistics, rows, codes, errors, run.rng)
         codes, errors = assign(rows, dictionaries, run.method, codes, run.workers)
-        distortion = run.record(stage, iteration, max_iter, float(errors.sum(dtype=np.float64)))
+        distortion = run.record(stage, iteration, max_iter, total(errors))
         if before - distortion <= run.tol * distortion:
             break
         before = distortion
@@ -107,13 +108,13 @@ def revived(
     for u, block in enumerate(dictionaries.blocks):
         counts = statistics.counts[block.dictionaries]
         unused = np.argwhere(counts == 0)
-        weights = errors[:, u].astype(np.float64)
-        candidates = int(np.count_nonzero(weights))
-        if not len(unused) or not candidates:
+        if not len(unused):
             continue
-        unused = rng.permutation(unused)[:candidates]
-        points = rng.choice(len(weights), len(unused), replace=False, p=weights / weights.sum())
-        D[u] = _moved(D[u], block, dictionaries.rotate(rows.block(points)), codes[points], unused)
+        unused = rng.permutation(unused)
+        points = drawn(errors, u, len(unused), int(rng.integers(2**63)))
+        if len(points):
+            X = dictionaries.rotate(rows.block(points))
+            D[u] = _moved(D[u], block, X, codes[points], unused[: len(points)])
     return replace(dictionaries, D=tuple(D))
 
 

@@ -19,8 +19,10 @@ import scipy.sparse
 from numpy.typing import ArrayLike, NDArray
 
 from . import _core
+from ._elsewhere import Elsewhere
 from ._parallel import Workers, spans
 from ._rows import READ_ROWS, Codes, Floats, Frame, Rows, Source
+from ._sums import Doubles
 from .dictionaries import Block
 
 RIDGE = 1e-3
@@ -35,7 +37,6 @@ PAIRS_BYTES = 1 << 30
 _SLAB = 32
 _PANEL = 192
 _ROWS = 512
-Doubles = NDArray[np.float64]
 Blocks = dict[tuple[int, int], Any]
 
 
@@ -90,18 +91,32 @@ class Statistics:
             return cls.collect(rows, chosen, K, (slice(0, chosen.shape[1]),), workers)
 
     @classmethod
-    def collect(cls, rows: Source, codes: Codes, K: int, groups: Sequence[slice], workers: Workers) -> Statistics:
-        """Statistics of a whole source: a task for each slab of columns of W and for each pair of Z."""
+    def collect(
+        cls,
+        rows: Source,
+        codes: Codes,
+        K: int,
+        groups: Sequence[slice],
+        workers: Workers,
+        grid: Doubles | None = None,
+    ) -> Statistics:
+        """Statistics of a whole source: a task for each slab of columns of W and for each pair of Z.
+
+        The sums of W are exact on the ``grid`` (P,), which is that of the rows unless given (_sums.py).
+        """
+        if isinstance(rows, Elsewhere):
+            return rows.collect(codes, K, groups)  # type: ignore[no-any-return]
+        grid = rows.grid() if grid is None else grid
         n, C = codes.shape
         wide = np.ascontiguousarray(codes, np.uint16)
         W = np.empty((C, K, rows.n_features))
 
         def add_slab(columns: tuple[int, int]) -> None:
-            part = np.zeros((C, K, columns[1] - columns[0]))
+            part, steps = np.zeros((C, K, columns[1] - columns[0])), grid[slice(*columns)]
             for span in spans(n, READ_ROWS):
                 if workers.stop[0]:
                     return
-                _core.add_rows(rows.block(slice(*span), slice(*columns)), wide[slice(*span)], part)
+                _core.add_rows(rows.block(slice(*span), slice(*columns)), wide[slice(*span)], steps, part)
             W[:, :, columns[0] : columns[1]] = part
 
         pairs = [(b, c) for group in groups for b in range(C)[group] for c in range(b + 1, group.stop)]

@@ -5,19 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, TransformerMixin, clone
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from .. import _files
 from .._parallel import Workers, spans
 from .._progress import Reporter
-from .._rows import READ_ROWS, Codes, Floats, Frame, Rows, decode
+from .._rows import READ_ROWS, Codes, Data, Floats, Frame, Rows, decode
 from .._validation import (
     check_codes,
     check_codewords,
@@ -25,6 +24,7 @@ from .._validation import (
     check_n_jobs,
     check_tolerance,
     check_X,
+    generator,
     warn_about,
 )
 from ..assignment import Method
@@ -78,7 +78,7 @@ class AdditiveQuantizer(TransformerMixin, BaseEstimator):  # type: ignore[misc] 
         raise NotImplementedError
 
     def _check_parameters(self) -> None:
-        """Raise where a parameter is wrong whatever the data."""
+        """Raise where a parameter of its own is wrong whatever the data."""
 
     def _check_data(self, shape: tuple[int, int]) -> None:
         """Raise where the parameters do not fit data of this shape."""
@@ -90,7 +90,7 @@ class AdditiveQuantizer(TransformerMixin, BaseEstimator):  # type: ignore[misc] 
         """Most iterations before those of the training proper."""
         return 0
 
-    def _learn(self, rows: Rows, run: Run, max_iter: int) -> Learned:
+    def _learn(self, rows: Data, run: Run, max_iter: int) -> Learned:
         """Train."""
         raise NotImplementedError
 
@@ -116,26 +116,33 @@ class AdditiveQuantizer(TransformerMixin, BaseEstimator):  # type: ignore[misc] 
 
         Where the fit fails or is interrupted, an earlier fit stays as it was.
         """
-        C, K = self._sizes()
-        method = self._method(C, K)
-        self._check_parameters()
-        max_iter = check_integer("max_iter", self.max_iter, 1)
-        tol = check_tolerance(self.tol)
-        check_integer("verbose", int(self.verbose) if self.verbose in (True, False) else self.verbose, 0)
-        n_jobs = check_n_jobs(self.n_jobs)
-        rng = generator(self.random_state)
+        rng = self._check_settings()
         with self._keeping_features():
             data = check_X(self, X, reset=True)
-            before = self._start_iterations(data.shape[1])
             self._check_data(data.shape)
-            warn_about(data, K)
-            with Workers(n_jobs) as workers, Reporter("fit", self.verbose) as reporter:
-                rows = Rows(data, Frame.of(data, workers))
-                reporter.expect(before + max_iter)
-                run = Run(rows.energy(workers), method, tol, rng, workers, reporter)
-                learned = self._learn(rows, run, max_iter)
-        self._keep(learned, rows.frame, run)
+            warn_about(data, self._sizes()[1])
+            self._fit(lambda workers: Rows(data, Frame.of(data, workers)), rng)
         return self
+
+    def _check_settings(self) -> np.random.Generator:
+        """Raise where a parameter is wrong whatever the data; what all draws of a fit come from."""
+        self._method(*self._sizes())
+        self._check_parameters()
+        check_integer("max_iter", self.max_iter, 1)
+        check_tolerance(self.tol)
+        check_integer("verbose", int(self.verbose) if self.verbose in (True, False) else self.verbose, 0)
+        check_n_jobs(self.n_jobs)
+        return generator(self.random_state)
+
+    def _fit(self, opened: Callable[[Workers], Data], rng: np.random.Generator) -> None:
+        """``fit`` with parameters and data already checked."""
+        with Workers(self.n_jobs) as workers, Reporter("fit", self.verbose) as reporter:
+            rows = opened(workers)
+            reporter.expect(self._start_iterations(rows.n_features) + self.max_iter)
+            run = Run(rows.energy(workers), self._method(*self._sizes()), self.tol, rng, workers, reporter)
+            learned = self._learn(rows, run, self.max_iter)
+            learned = replace(learned, codes=np.asarray(learned.codes))
+        self._keep(learned, rows.frame, run)
 
     def _keep(self, learned: Learned, frame: Frame, run: Run) -> None:
         """Set what a fit leaves."""
@@ -382,16 +389,3 @@ def _restored_stage(arrays: _files.Arrays, s: int, stage: Any, shape: tuple[int,
     if R.shape != (P, P):
         raise ValueError(f"stage {s} with a rotation of shape {R.shape}")
     return Dictionaries(blocks, tuple(D), R)
-
-
-def generator(random_state: Any) -> np.random.Generator:
-    """One Generator from whatever scikit-learn accepts."""
-    if isinstance(random_state, np.random.Generator):
-        return random_state
-    if isinstance(random_state, bool):
-        raise ValueError(f"random_state={random_state} is not a seed; use None or an integer of at least 0")
-    if random_state is None or isinstance(random_state, (int, np.integer)):
-        if random_state is not None and random_state < 0:
-            raise ValueError(f"random_state={random_state} is negative; use None or an integer of at least 0")
-        return np.random.default_rng(random_state)
-    return np.random.default_rng(check_random_state(random_state).randint(2**31 - 1))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from .._rows import Floats, Rows
+from .._rows import Data, Floats
 from ..assignment import GroupAssignment
 from ..dictionaries import Dictionaries
 from ..initialization.hierarchical import first_blocks, first_stage
@@ -115,7 +115,7 @@ class CartesianKMeans(SubspaceQuantizer):
     def _method(self, C: int, K: int) -> GroupAssignment:
         return GroupAssignment(2)  # one dictionary in a block: the nearest codeword; pairs where several share one
 
-    def _learn(self, rows: Rows, run: Run, max_iter: int) -> Learned:
+    def _learn(self, rows: Data, run: Run, max_iter: int) -> Learned:
         C, K = self._sizes()
         start = first_stage(rows, first_blocks(C, rows.n_features), K, run)
         fitted, codes = train(rows, start, None, run, max_iter, "ck-means")

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
 from .._progress import logger
-from .._rows import Codes, Floats, Rows
+from .._rows import Codes, Data, Floats
 from .._validation import check_effort, check_integer, check_order, check_relaxation, check_start
 from ..assignment import GroupAssignment, check_table
 from ..dictionaries import Dictionaries
@@ -158,14 +158,14 @@ class GroupKMeans(AdditiveQuantizer):
         if isinstance(self.init, AdditiveQuantizer):
             self.init._check_encoding(shape[0])
 
-    def _learn(self, rows: Rows, run: Run, max_iter: int) -> Learned:
+    def _learn(self, rows: Data, run: Run, max_iter: int) -> Learned:
         temperature = self._temperature(rows, run, max_iter)
         start, codes, stages = self._start(rows, run, self.init_iter)
         fitted, codes = self._trained(rows, start, codes, run, temperature, max_iter)
         return Learned(fitted, codes, tuple(stages))
 
     def _trained(
-        self, rows: Rows, start: Dictionaries, codes: Codes | None, run: Run, temperature: float, max_iter: int
+        self, rows: Data, start: Dictionaries, codes: Codes | None, run: Run, temperature: float, max_iter: int
     ) -> tuple[Dictionaries, Codes]:
         """The training proper, plain where the temperature is 0."""
         if temperature == 0:
@@ -173,7 +173,7 @@ class GroupKMeans(AdditiveQuantizer):
         way = replace(self._method(*self._sizes()), rounds=TRAINING_ROUNDS)
         return relax(rows, start, codes, run, way, temperature, max_iter)
 
-    def _temperature(self, rows: Rows, run: Run, max_iter: int) -> float:
+    def _temperature(self, rows: Data, run: Run, max_iter: int) -> float:
         """``relaxation``, or 0 where rows held out of a trial fare better by plain training."""
         C, K = self._sizes()
         temperature, n = check_relaxation(self.relaxation), len(rows)
@@ -181,7 +181,7 @@ class GroupKMeans(AdditiveQuantizer):
             run.reporter.stage_done(self._trial_iterations(rows.n_features))
             return 0.0
         sample = run.rng.choice(n, min(n, max(TRIAL_ROWS * C * K, LEAST_TRIAL)), replace=False)
-        held, kept = (Rows(rows.X[np.sort(part)], rows.frame) for part in np.split(sample, [len(sample) // 8]))
+        held, kept = (rows.take(np.sort(part)) for part in np.split(sample, [len(sample) // 8]))
         reporter = run.reporter.named(f"{run.reporter.title}, trial")
         trial = replace(run, reporter=reporter, history=[], energy=kept.energy(run.workers))
         start, codes, stages = self._start(kept, trial, min(self.init_iter, TRIAL_START))
@@ -211,11 +211,11 @@ class GroupKMeans(AdditiveQuantizer):
             return check_start(self.init.dictionaries_, shape, scale)
         return check_start(np.asarray(self.init), shape, scale)
 
-    def _given_codes(self, rows: Rows, run: Run) -> Codes | None:
+    def _given_codes(self, rows: Data, run: Run) -> Codes | None:
         """Codes by a fitted ``init``; None for an array, or where the rows would not fit the scale of its frame."""
         if not isinstance(self.init, AdditiveQuantizer) or self.init.scale_ != rows.frame.scale:
             return None
-        return self.init._choose(rows.X, None, run.workers)
+        return rows.coded(self.init._choose, run.workers)
 
     def _start_iterations(self, P: int) -> int:
         return self.init_iter * self._start_parts(P) + self._trial_iterations(P)
@@ -232,7 +232,7 @@ class GroupKMeans(AdditiveQuantizer):
             return 0
         return min(self.init_iter, TRIAL_START) * self._start_parts(P) + 2 * min(self.max_iter, TRIAL_ITERATIONS)
 
-    def _start(self, rows: Rows, run: Run, init_iter: int) -> tuple[Dictionaries, Codes | None, list[Dictionaries]]:
+    def _start(self, rows: Data, run: Run, init_iter: int) -> tuple[Dictionaries, Codes | None, list[Dictionaries]]:
         """Dictionaries, codes where the start has them, and the stages to replay."""
         C, K = self._sizes()
         if not isinstance(self.init, str):

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from .._parallel import effective_jobs
-from .._rows import Rows
+from .._rows import Data
 from .._validation import check_codewords, check_hours, check_integer, check_n_jobs
 from ..assignment import GroupAssignment
 from ..dictionaries import Block
@@ -142,7 +142,7 @@ class OptimizedCartesianKMeans(SubspaceQuantizer):
         """Blocks of the ck-means that training starts from: one for each dictionary, where dimensions suffice."""
         return [part for block in self._blocks(P) for part in split(block, self.n_dictionaries)]
 
-    def _learn(self, rows: Rows, run: Run, max_iter: int) -> Learned:
+    def _learn(self, rows: Data, run: Run, max_iter: int) -> Learned:
         _, K = self._sizes()
         blocks, finer = self._blocks(rows.n_features), self._finer_blocks(rows.n_features)
         stage, codes = first_stage(rows, finer, K, run), None

@@ -85,7 +85,7 @@ def first_stage(rows: Source, blocks: Sequence[Block], K: int, run: Run) -> Dict
     own order, where neighbours often belong together, or moved a little so that all blocks have the same variance,
     whichever is better after a few iterations on a sample.
     """
-    sample = rows.block(run.rng.permutation(len(rows))[: TRIAL_ROWS * K])
+    sample = rows.block(run.rng.choice(len(rows), min(TRIAL_ROWS * K, len(rows)), replace=False))
     orders = [np.arange(rows.n_features), balanced_order(sample.var(axis=0, dtype=np.float64), blocks)]
     if len(blocks) == 1 or (orders[0] == orders[1]).all():
         best = orders[0]
