@@ -24,6 +24,7 @@ LINE = [
     *("estimators.cartesian", "estimators.optimized_cartesian", "baselines"),
     *("store", "_formats", "vectors", "_download", "datasets", "_top", "metrics", "index", "index.lookup"),
     *("index.segment", "index.filters", "index.scan", "index.disk", "index.flat", "index.opened"),
+    *("distributed.tasks", "distributed.shards", "distributed.arrays", "distributed"),
     *("interop", "interop.faiss", "__init__"),
     *("experiments.paper",),
     *("experiments.methods",),

@@ -50,10 +50,14 @@ class Frame:
     @classmethod
     def between(cls, range_: Doubles, mean: Doubles) -> Frame:
         """The frame of rows with this ``range_`` (2, P) and ``mean`` (P,) of each column."""
-        shift = mean.astype(np.float32)
-        largest = float(np.abs(range_).max())
-        scale = 1.0 if largest == 0 or 1e-8 <= largest <= 1e8 else 2.0 ** -float(np.frexp(largest)[1])
+        shift, scale = mean.astype(np.float32), scale_for(range_)
         return cls(shift, scale, np.abs(range_ - shift).max(axis=0) * scale)
+
+
+def scale_for(range_: Doubles) -> float:
+    """1, or the power of two that takes entries of this ``range_`` to where they can be squared safely."""
+    largest = float(np.abs(range_).max())
+    return 1.0 if largest == 0 or 1e-8 <= largest <= 1e8 else 2.0 ** -float(np.frexp(largest)[1])
 
 
 def column_range(X: NDArray[np.generic]) -> Doubles:

@@ -78,3 +78,9 @@ def dealt(n: int, parts: int, seed: int, first: int = 0) -> list[NDArray[np.intp
         for hand, part in zip(hands, np.array_split(order, parts), strict=True):
             hand.append(np.sort(part) + start)
     return [np.concatenate(hand) if hand else np.empty(0, np.intp) for hand in hands]
+
+
+def dealt_lengths(n: int, parts: int) -> list[int]:
+    """Rows that ``dealt`` gives to each part."""
+    blocks = [stop - start for start, stop in spans(n, DRAW_ROWS)]
+    return [sum((size + parts - 1 - part) // parts for size in blocks) for part in range(parts)]

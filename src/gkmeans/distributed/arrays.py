@@ -1,0 +1,126 @@
+"""Dask arrays, DataFrames and columns of vectors as chunks of whole rows, or an error that says what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dask.array as da
+import numpy as np
+from dask.delayed import Delayed
+from numpy.typing import NDArray
+from sklearn.utils.validation import validate_data
+
+from .._sums import DRAW_ROWS
+from ..relaxation import FOLDS
+from . import tasks
+from .shards import Edges, fetched, kept, task
+
+UNIT = FOLDS * DRAW_ROWS
+"""Shards start at multiples of this: then their blocks, and those of their folds, are the blocks of all rows."""
+
+MOST_ROWS = 2**31 - 1
+
+
+def as_array(X: Any) -> da.Array:
+    """``X`` as a Dask array (n, P) of real numbers, with known chunks that hold whole rows."""
+    if isinstance(X, da.Array):
+        array = X
+    elif hasattr(X, "to_dask_array") and getattr(X, "ndim", 0) == 2:
+        array = X.to_dask_array(lengths=True)
+    elif hasattr(X, "to_dask_array"):
+        array = stacked(X)
+    else:
+        raise TypeError(
+            f"X is a {type(X).__name__}; pass a Dask array or DataFrame, for instance dask.array.from_array(X), "
+            "or call the estimator's own method, which takes arrays"
+        )
+    if array.ndim != 2:
+        raise ValueError(f"X has {array.ndim} dimensions; it must be 2-d, a vector a row: use X.reshape(len(X), -1)")
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"X has dtype {array.dtype}, which is not real numbers; convert it, X.astype(numpy.float32)")
+    if np.isnan(np.array(array.shape, float)).any() or np.isnan(np.concatenate(array.chunks)).any():
+        raise ValueError("X has chunks of unknown size; call X.compute_chunk_sizes() first")
+    if len(array.chunks[1]) > 1:
+        raise ValueError(
+            f"X is cut along its columns into chunks of {array.chunks[1]}; a vector must lie in one chunk: "
+            "use X.rechunk({1: -1})"
+        )
+    if 0 in array.shape:
+        raise ValueError(f"X has shape {array.shape}, which is empty; pass at least one row and one column")
+    if len(array) > MOST_ROWS:
+        raise ValueError(f"X has {len(array)} rows, more than the {MOST_ROWS} that are counted; use a sample of them")
+    return array
+
+
+def stacked(column: Any) -> da.Array:
+    """A Dask Series whose entries are vectors as an array."""
+    parts = column.to_delayed()
+    shapes = fetched([task(shape_of, part, p) for p, part in enumerate(parts)])
+    widths = {width for rows, width, _ in shapes if rows}
+    if len(widths) != 1:
+        raise ValueError(
+            f"the vectors of {column.name!r} have lengths {sorted(widths)}; pass at least one, and drop those that are "
+            "longer or shorter than the others"
+        )
+    [width] = widths
+    dtype = np.result_type(*(kind for rows, _, kind in shapes if rows))
+    full = [(part, rows) for part, (rows, _, _) in zip(parts, shapes, strict=True) if rows]
+    chunks = [da.from_delayed(task(stack, part, dtype), (rows, width), dtype=dtype) for part, rows in full]
+    array: da.Array = da.concatenate(chunks)
+    return array
+
+
+def stack(part: Any, dtype: Any) -> NDArray[Any]:
+    """One partition of a column of vectors, a vector a row."""
+    return np.stack([np.asarray(vector) for vector in part]).astype(dtype, copy=False)
+
+
+def shape_of(part: Any, number: int) -> tuple[int, int, Any]:
+    """Rows, width and dtype of one partition of a column of vectors."""
+    if any(isinstance(vector, str) for vector in part):
+        raise ValueError(
+            f"partition {number} of the column holds text, not vectors; where Dask made text of them, set "
+            "dask.config.set({'dataframe.convert-string': False}) before the column is read"
+        )
+    vectors = [np.asarray(vector) for vector in part]
+    shapes = {vector.shape for vector in vectors}
+    if len(shapes) > 1 or any(len(shape) != 1 for shape in shapes):
+        raise ValueError(
+            f"partition {number} of the column holds entries of shapes {sorted(shapes)}; pass a column of equally long "
+            "vectors, or a DataFrame with a column for each dimension"
+        )
+    dtype = np.result_type(*vectors) if vectors else np.dtype(np.uint8)
+    return len(vectors), len(vectors[0]) if vectors else 0, dtype
+
+
+def note_features(est: Any, X: Any, array: da.Array, *, reset: bool) -> None:
+    """Let scikit-learn note, or check, how many columns there are and their names."""
+    meta = X._meta if X is not array and getattr(X, "ndim", 0) == 2 else np.empty((0, array.shape[1]), np.float32)
+    try:
+        validate_data(est, meta, reset=reset, skip_check_array=True)
+    except ValueError as error:
+        raise ValueError(f"{str(error).rstrip('.')}; pass the columns that the estimator was fitted on") from error
+
+
+def recut(array: da.Array, unit: int) -> da.Array:
+    """The array with chunks that start at multiples of ``unit`` rows, those nearest to where they started."""
+    n = len(array)
+    starts = np.rint(np.cumsum(array.chunks[0])[:-1] / unit).astype(np.int64) * unit
+    edges = np.unique([0, *starts[starts < n], n])
+    sizes = tuple(np.diff(edges).tolist())
+    if sizes == array.chunks[0]:
+        return array
+    out: da.Array = array.rechunk((sizes, array.chunks[1]), method="tasks")
+    return out
+
+
+def checked_chunks(array: da.Array) -> tuple[list[Delayed], Edges]:
+    """The chunks, being computed and checked, which stay where they are, and where each starts."""
+    sizes = array.chunks[0]
+    edges = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    parts = array.to_delayed().reshape(-1).tolist()
+    checked = [
+        task(tasks.checked, part, (size, array.shape[1]), array.dtype, first)
+        for part, size, first in zip(parts, sizes, edges[:-1].tolist(), strict=True)
+    ]
+    return kept(checked), edges
