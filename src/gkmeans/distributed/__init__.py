@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 try:
@@ -17,13 +16,13 @@ try:
 except ImportError as error:
     raise ImportError("gkmeans.distributed needs Dask; install it by: pip install 'gkmeans[dask]'") from error
 
-from .._rows import Codes, column_range, joint_range
+from .._rows import column_range, joint_range
 from .._sums import DRAW_ROWS
 from .._validation import check_effort, warn_of
 from ..dictionaries import code_dtype
 from ..estimators.base import AdditiveQuantizer
 from . import tasks
-from .arrays import UNIT, as_array, checked_chunks, note_features, recut
+from .arrays import UNIT, as_array, checked, note_features, recut, shards_of
 from .shards import Shards, fetched, task, without_codes
 
 __all__ = ["encode", "fit"]
@@ -64,7 +63,7 @@ def fit(est: Quantizer, X: Any) -> Quantizer:
         array = as_array(X)
         note_features(est, X, array, reset=True)
         est._check_data(array.shape)
-        chunks, edges = checked_chunks(recut(array, UNIT))
+        chunks, edges = shards_of(recut(checked(array), UNIT))
         range_ = joint_range(fetched([task(column_range, chunk) for chunk in chunks]))
         warn_of(len(array), est._sizes()[1], range_[0], range_[1], len(array))
         est._fit(lambda workers: Shards.of(chunks, edges, range_), rng)
@@ -108,29 +107,19 @@ def encode(est: AdditiveQuantizer, X: Any, *, effort: int | None = None) -> da.A
     note_features(est, X, array, reset=False)
     est._check_encoding(len(array))
     C, K, _ = est.dictionaries_.shape
-    cut = recut(array, DRAW_ROWS)
+    cut = recut(checked(array, est.scale_), DRAW_ROWS)
     codes = cut.map_blocks(
-        _encoded,
+        tasks.coded,
         model=task(tasks.received, without_codes(est)),
         effort=effort,
-        kind=array.dtype,
         dtype=code_dtype(K),
         chunks=(cut.chunks[0], (C,)),
         meta=np.empty((0, C), code_dtype(K)),
     )
-    return codes if cut is array else codes.rechunk((array.chunks[0], (C,)), method="tasks")
+    return codes if cut.chunks == array.chunks else codes.rechunk((array.chunks[0], (C,)), method="tasks")
 
 
 def _checked(est: Quantizer) -> Quantizer:
     if not isinstance(est, AdditiveQuantizer):
         raise TypeError(f"est is a {type(est).__name__}; pass an estimator, such as gkmeans.GroupKMeans()")
     return est
-
-
-def _encoded(
-    chunk: NDArray[np.generic], model: Any, effort: int | None, kind: np.dtype[Any], block_info: Any = None
-) -> Codes:
-    """Codes of one chunk; ``block_info`` is Dask's."""
-    first, stop = block_info[0]["array-location"][0]
-    tasks.checked(chunk, (stop - first, model.n_features_in_), kind, first, model.scale_)
-    return tasks.coded(chunk, model, effort)

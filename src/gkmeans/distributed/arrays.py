@@ -102,25 +102,26 @@ def note_features(est: Any, X: Any, array: da.Array, *, reset: bool) -> None:
         raise ValueError(f"{str(error).rstrip('.')}; pass the columns that the estimator was fitted on") from error
 
 
+def checked(array: da.Array, scale: float = 1.0) -> da.Array:
+    """The array, with an error from every chunk that is not what it says or holds what cannot be taken."""
+    out: da.Array = array.map_blocks(
+        tasks.checked, kind=array.dtype, scale=scale, dtype=array.dtype, meta=np.empty((0, 0), array.dtype)
+    )
+    return out
+
+
 def recut(array: da.Array, unit: int) -> da.Array:
     """The array with chunks that start at multiples of ``unit`` rows, those nearest to where they started."""
     n = len(array)
     starts = np.rint(np.cumsum(array.chunks[0])[:-1] / unit).astype(np.int64) * unit
-    edges = np.unique([0, *starts[starts < n], n])
-    sizes = tuple(np.diff(edges).tolist())
+    sizes = tuple(np.diff(np.unique([0, *starts[starts < n], n])).tolist())
     if sizes == array.chunks[0]:
         return array
     out: da.Array = array.rechunk((sizes, array.chunks[1]), method="tasks")
     return out
 
 
-def checked_chunks(array: da.Array) -> tuple[list[Delayed], Edges]:
-    """The chunks, being computed and checked, which stay where they are, and where each starts."""
-    sizes = array.chunks[0]
-    edges = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    parts = array.to_delayed().reshape(-1).tolist()
-    checked = [
-        task(tasks.checked, part, (size, array.shape[1]), array.dtype, first)
-        for part, size, first in zip(parts, sizes, edges[:-1].tolist(), strict=True)
-    ]
-    return kept(checked), edges
+def shards_of(array: da.Array) -> tuple[list[Delayed], Edges]:
+    """The chunks, being computed, which stay where they are, and where each starts."""
+    edges = np.concatenate([[0], np.cumsum(array.chunks[0])]).astype(np.int64)
+    return kept(array.to_delayed().reshape(-1).tolist()), edges

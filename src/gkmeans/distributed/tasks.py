@@ -60,17 +60,18 @@ def opened(
     return rows if index is None else Part(rows, index)
 
 
-def checked(
-    chunk: Any, shape: tuple[int, int], dtype: np.dtype[Any], first: int, scale: float = 1.0
-) -> NDArray[np.generic]:
-    """The chunk, if it is what the Dask array says; the error names rows by their place among all."""
-    rows = f"rows {first} to {first + shape[0] - 1}"
+def checked(chunk: Any, kind: np.dtype[Any], scale: float, block_info: Any = None) -> NDArray[np.generic]:
+    """The chunk, if it is what the Dask array says; ``block_info`` is Dask's, and errors name rows by their place."""
+    (first, stop), (_, width) = block_info[0]["array-location"]
+    rows = f"rows {first} to {stop - 1}"
     if not isinstance(chunk, np.ndarray) or np.ma.isMaskedArray(chunk):
         raise ValueError(f"the chunk of {rows} is a {type(chunk).__name__}; convert it to a plain numpy array")
-    if chunk.shape != shape:
-        raise ValueError(f"the chunk of {rows} has shape {chunk.shape}, but X says {shape}; set the chunks of X anew")
-    if chunk.dtype != dtype:
-        raise ValueError(f"the chunk of {rows} is {chunk.dtype}, but X says {dtype}; convert it, X.astype({dtype})")
+    if chunk.shape != (stop - first, width):
+        raise ValueError(
+            f"the chunk of {rows} has shape {chunk.shape}, but X says {(stop - first, width)}; set the chunks of X anew"
+        )
+    if chunk.dtype != kind:
+        raise ValueError(f"the chunk of {rows} is {chunk.dtype}, but X says {kind}; convert each chunk to {kind}")
     check_rows(chunk, scale, first)
     return chunk
 
