@@ -31,6 +31,7 @@ bench: $(VENV)/installed-faiss
 	$(BIN)/python benchmarks/pursuit.py
 	$(BIN)/python benchmarks/cartesian.py
 	$(BIN)/python benchmarks/search.py
+	$(BIN)/python benchmarks/cost.py
 
 # Distortion over time against Faiss, three data sets at three lengths, with pictures in results/: hours.
 frontier: $(VENV)/installed-faiss $(VENV)/installed-reproduce

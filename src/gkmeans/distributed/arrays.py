@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import uuid4
 
 import dask.array as da
 import numpy as np
@@ -105,7 +106,12 @@ def note_features(est: Any, X: Any, array: da.Array, *, reset: bool) -> None:
 def checked(array: da.Array, scale: float = 1.0) -> da.Array:
     """The array, with an error from every chunk that is not what it says or holds what cannot be taken."""
     out: da.Array = array.map_blocks(
-        tasks.checked, kind=array.dtype, scale=scale, dtype=array.dtype, meta=np.empty((0, 0), array.dtype)
+        tasks.checked,
+        name=f"gkmeans-checked-{uuid4().hex}",  # two fits of one array must not share a key for unlike tasks
+        kind=array.dtype,
+        scale=scale,
+        dtype=array.dtype,
+        meta=np.empty((0, 0), array.dtype),
     )
     return out
 
