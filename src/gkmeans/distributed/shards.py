@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from operator import getitem
 from typing import Any
 
 import dask
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from .._elsewhere import Elsewhere
 from .._parallel import Workers
 from .._rows import Choose, Codes, Floats, Frame, Rows, scale_for
-from .._sums import Doubles, dealt, dealt_lengths, exact, grid_for, rounded
+from .._sums import Doubles, dealt, dealt_lengths, grid_for, rounded
 from ..assignment import Method
 from ..dictionaries import Dictionaries
 from ..update import Statistics
@@ -48,17 +49,17 @@ def fetched(items: Sequence[Any]) -> list[Any]:
 
 
 class Sharded(Elsewhere):
-    """An array (n, …) of which each shard's rows lie with the shard: codes, or errors."""
+    """Codes, or errors, of which each shard's rows lie with the shard: ``item`` 0, or 1, of what a task gave."""
 
-    def __init__(self, parts: Sequence[Delayed], edges: Edges) -> None:
-        self.parts, self.edges = list(parts), edges
+    def __init__(self, parts: Sequence[Delayed], edges: Edges, item: int = 0) -> None:
+        self.parts, self.edges, self.item = list(parts), edges, item
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        found = np.concatenate(fetched(self.parts))
+        found = np.concatenate(fetched([task(getitem, part, self.item) for part in self.parts]))
         return found if dtype is None else found.astype(dtype, copy=False)
 
     def __getitem__(self, index: NDArray[np.intp]) -> NDArray[Any]:
-        return gathered_rows(index, self.edges, lambda p, some: task(np.take, self.parts[p], some, 0))
+        return gathered_rows(index, self.edges, lambda p, some: task(tasks.rows_of, self.parts[p], self.item, some))
 
     def beside(self, others: Sequence[Sharded]) -> Sharded:
         """Codes with those of more dictionaries beside them."""
@@ -71,7 +72,7 @@ class Sharded(Elsewhere):
 
     def total(self) -> float:
         """The sum of all entries, rounded once."""
-        return rounded(fetched([task(exact, part) for part in self.parts]))
+        return rounded(fetched([task(tasks.total, part, self.item) for part in self.parts]))
 
     def drawn(self, u: int, count: int, seed: int) -> NDArray[np.int64]:
         """Rows drawn by their errors in block u."""
@@ -151,18 +152,15 @@ class Shards(Elsewhere):
     def coded(self, choose: Choose, workers: Workers) -> Codes:
         """Codes that ``choose``, a method of an estimator, gives to the rows as they came."""
         model = task(tasks.received, without_codes(choose.__self__))  # type: ignore[attr-defined]
-        parts = [task(tasks.coded, place[0], model) for place in self.places]
+        parts = [task(tasks.started, place[0], model) for place in self.places]
         return Sharded(kept(parts), self.edges)  # type: ignore[return-value]  # it passes for an array
 
     def assign(self, dictionaries: Dictionaries, method: Method, codes: Sharded | None) -> tuple[Sharded, Sharded]:
         """Codes and errors, each shard's where it lies."""
         sent = task(tasks.received, tasks.Sent(dictionaries, method))
         given = [None] * len(self.places) if codes is None else codes.parts
-        pairs = [
-            task(tasks.assigned, place, sent, some, parts=2) for place, some in zip(self.places, given, strict=True)
-        ]
-        found = kept([part for pair in pairs for part in pair])
-        return Sharded(found[::2], self.edges), Sharded(found[1::2], self.edges)
+        found = kept([task(tasks.assigned, place, sent, some) for place, some in zip(self.places, given, strict=True)])
+        return Sharded(found, self.edges), Sharded(found, self.edges, 1)
 
     def collect(self, codes: Sharded, K: int, groups: Sequence[slice]) -> Statistics:
         """Statistics of all shards, added in a tree."""
@@ -199,7 +197,7 @@ class Shards(Elsewhere):
             edges = np.concatenate([[0], np.cumsum(lengths[:, f])])
             places = [(*place[:3], own) for place, own in zip(self.places, index[f::parts], strict=True)]
             rows.append(self._with(places, edges))
-            some = [task(np.take, part, own, 0) for part, own in zip(codes.parts, index[f::parts], strict=True)]
+            some = [task(tasks.fold_of, part, own) for part, own in zip(codes.parts, index[f::parts], strict=True)]
             given.append(Sharded(kept(some), edges))
         return rows, given
 

@@ -13,11 +13,14 @@ from numpy.typing import NDArray
 
 from .._parallel import Lock, Workers
 from .._rows import Codes, Floats, Frame, Part, Residual, Rows, Source, exact_energy
-from .._sums import Doubles, draws, snapped
+from .._sums import Doubles, draws, exact, snapped
 from .._validation import check_rows
 from ..assignment import Method, assign
 from ..dictionaries import Dictionaries, Tables
 from ..update import Blocks, Statistics
+
+Passed = tuple[Codes, Floats | None]
+"""What a pass leaves of a shard: its codes, and where they were assigned, their errors."""
 
 Sums = tuple[NDArray[np.int64], Blocks, Doubles]
 """Counts, the upper blocks of Z, and W: what Dask can weigh."""
@@ -51,12 +54,13 @@ def received(value: Any) -> Any:
 
 
 def opened(
-    chunk: NDArray[np.generic], frame: Frame, less: tuple[Floats, Codes] | None, index: NDArray[np.intp] | None
+    chunk: NDArray[np.generic], frame: Frame, less: tuple[Floats, Passed] | None, index: NDArray[np.intp] | None
 ) -> Source:
     """The shard's rows, ``less`` their decoding by D with codes, and of those the ones that ``index`` names."""
     rows: Source = Rows(chunk, frame)
     if less is not None:
-        rows = Residual(rows, *less)
+        D, (codes, _) = less
+        rows = Residual(rows, D, codes)
     return rows if index is None else Part(rows, index)
 
 
@@ -91,16 +95,17 @@ def taken(place: Sequence[Any], index: NDArray[np.intp], columns: slice) -> Floa
     return opened(*place).block(index, columns)
 
 
-def assigned(place: Sequence[Any], sent: Sent, codes: Codes | None) -> tuple[Codes, Floats]:
+def assigned(place: Sequence[Any], sent: Sent, before: Passed | None) -> Passed:
     """Codes and errors of the shard."""
+    codes = None if before is None else before[0]
     with Workers(1) as workers:
         return assign(opened(*place), sent.dictionaries, sent.method, codes, workers, sent.tables(workers))
 
 
-def collected(place: Sequence[Any], codes: Codes, K: int, groups: Sequence[slice], grid: Doubles) -> Sums:
+def collected(place: Sequence[Any], passed: Passed, K: int, groups: Sequence[slice], grid: Doubles) -> Sums:
     """Statistics of the shard."""
     with Workers(1) as workers:
-        found = Statistics.collect(opened(*place), codes, K, groups, workers, grid)
+        found = Statistics.collect(opened(*place), passed[0], K, groups, workers, grid)
     return found.counts, found.Z, found.W
 
 
@@ -114,9 +119,20 @@ def joined(parts: Sequence[Sums]) -> Sums:
     return counts, Z, W
 
 
-def drawn(errors: Floats, u: int, count: int, seed: int, first: int) -> tuple[Doubles, NDArray[np.int64]]:
+def total(passed: Any, item: int) -> int:
+    """Exact sum of the errors."""
+    return exact(passed[item])
+
+
+def rows_of(passed: Any, item: int, index: NDArray[np.intp]) -> NDArray[Any]:
+    """Some rows of the codes or errors."""
+    rows: NDArray[Any] = passed[item][index]
+    return rows
+
+
+def drawn(passed: Any, u: int, count: int, seed: int, first: int) -> tuple[Doubles, NDArray[np.int64]]:
     """Keys and places of rows drawn by their errors in block u."""
-    return draws(errors[:, u], count, seed, first)
+    return draws(passed[1][:, u], count, seed, first)
 
 
 def coded(chunk: NDArray[np.generic], model: Any, effort: int | None = None) -> Codes:
@@ -126,14 +142,25 @@ def coded(chunk: NDArray[np.generic], model: Any, effort: int | None = None) -> 
         return codes
 
 
-def beside(codes: Sequence[Codes]) -> Codes:
+def started(chunk: NDArray[np.generic], model: Any) -> Passed:
+    """Codes that a fitted estimator starts training with."""
+    return coded(chunk, model), None
+
+
+def beside(passed: Sequence[Passed]) -> Passed:
     """Codes of several dictionaries side by side."""
-    return np.concatenate(codes, axis=1)
+    return np.concatenate([codes for codes, _ in passed], axis=1), None
 
 
-def undealt(folds: Sequence[NDArray[np.intp]], codes: Sequence[Codes]) -> Codes:
+def fold_of(passed: Passed, index: NDArray[np.intp]) -> Passed:
+    """Codes of the shard's rows in one fold."""
+    return passed[0][index], None
+
+
+def undealt(folds: Sequence[NDArray[np.intp]], passed: Sequence[Passed]) -> Passed:
     """Codes of the shard's rows from those of its folds."""
-    out = np.empty((sum(map(len, folds)), codes[0].shape[1]), codes[0].dtype)
-    for fold, some in zip(folds, codes, strict=True):
-        out[fold] = some
-    return out
+    first = passed[0][0]
+    out = np.empty((sum(map(len, folds)), first.shape[1]), first.dtype)
+    for fold, (codes, _) in zip(folds, passed, strict=True):
+        out[fold] = codes
+    return out, None
