@@ -70,6 +70,7 @@ def compare(client: Client, learn: np.ndarray, init: str, options: argparse.Name
     array = da.from_array(learn, chunks=(-(-len(learn) // 2), -1))
     held = array.persist()
     wait(held)
+    client.run(__import__, "gkmeans.distributed")  # here it is imported already
     fitted: dict[str, Any] = {}
     seconds = alternate(
         {
@@ -99,7 +100,7 @@ def main() -> None:
     print(machine(), flush=True)
     learn = np.array(photosift("learn")[: options.rows])
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
         Client(cluster) as client,
     ):
         for init in options.inits:

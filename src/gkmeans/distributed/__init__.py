@@ -12,6 +12,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 try:
+    import dask
     import dask.array as da
 except ImportError as error:
     raise ImportError("gkmeans.distributed needs Dask; install it by: pip install 'gkmeans[dask]'") from error
@@ -66,7 +67,8 @@ def fit(est: Quantizer, X: Any) -> Quantizer:
         chunks, edges = shards_of(recut(checked(array), UNIT))
         range_ = joint_range(fetched([task(column_range, chunk) for chunk in chunks]))
         warn_of(len(array), est._sizes()[1], range_[0], range_[1], len(array))
-        est._fit(lambda workers: Shards.of(chunks, edges, range_), rng)
+        with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 TiB"}):  # dictionaries are large
+            est._fit(lambda workers: Shards.of(chunks, edges, range_), rng)
     return est
 
 
