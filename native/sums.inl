@@ -45,7 +45,8 @@ static void errors(int n, int C, int K, int P, const float* X, const float* D, c
     }
 }
 
-// Around 1.5 * 2^52 steps of the grid, neighbouring doubles are one step apart: adding and taking away rounds.
+// Around 1.5 * 2^52 steps of the grid, neighbouring doubles are one step apart: adding and taking away
+// rounds.
 static inline double on_grid(double x, double step) {
     const double shift = 0x1.8p52 * step;
     return (x + shift) - shift;
