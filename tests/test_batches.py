@@ -12,8 +12,9 @@ import pytest
 import gkmeans as gk
 from conftest import correlated, message_of, same_bits
 from gkmeans import _rows, survey
+from gkmeans._frame import Frame
 from gkmeans._parallel import Workers, ahead, behind
-from gkmeans._rows import Frame, Rows, Stream, regrouped
+from gkmeans._rows import Rows, Stream, regrouped
 from gkmeans.dictionaries import Dictionaries
 from gkmeans.survey import Distinct
 from gkmeans.update import Statistics

@@ -11,11 +11,11 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from .._progress import logger
-from .._rows import Codes, Data, Floats, Rows, Without
+from .._rows import Codes, Data, Floats, Rows
 from .._validation import check_effort, check_integer, check_order, check_relaxation, check_start
 from ..assignment import GroupAssignment, Method, check_table
 from ..dictionaries import Dictionaries, drawn
-from ..encoding import encode, rounds_of
+from ..encoding import Replay, encode, rounds_of
 from ..initialization.hierarchical import count_stages, hierarchical
 from ..initialization.kmeans import kmeans
 from ..initialization.random import random
@@ -187,7 +187,7 @@ class GroupKMeans(AdditiveQuantizer):
         others = rows.take(held)
         start, codes, stages = self._start(rows, held, run)
         if codes is not None and len(codes) < n:
-            codes = self._completed(others, held, codes, (*stages, start), run)
+            codes = rows.completed(codes, held, encode(others, (*stages, start), run.method, None, run.workers))
         given = None if codes is None else codes[tried]
         if not self._relaxing_pays(others, rows.take(tried), start, given, stages, run, max_iter):
             run.history.clear()
@@ -200,17 +200,6 @@ class GroupKMeans(AdditiveQuantizer):
     def _relaxing(self) -> GroupAssignment:
         """How an iteration of relaxed training assigns."""
         return replace(self._method(*self._sizes()), rounds=TRAINING_ROUNDS)
-
-    def _completed(
-        self, others: Rows, held: NDArray[np.intp], codes: Codes, stages: Sequence[Dictionaries], run: Run
-    ) -> Codes:
-        """Codes of all rows: those given, and by replay of the stages those of the ``others``, which were held out."""
-        seen = np.ones(len(codes) + len(held), bool)
-        seen[held] = False
-        out = np.empty((len(seen), codes.shape[1]), codes.dtype)
-        out[seen] = codes
-        out[held] = encode(others, stages, run.method, None, run.workers)
-        return out
 
     def _relaxing_pays(
         self,
@@ -256,7 +245,7 @@ class GroupKMeans(AdditiveQuantizer):
         if not isinstance(self.init, AdditiveQuantizer) or self.init.scale_ != rows.frame.scale:
             return None
         method, stages = self.init._encoding(None)
-        return encode(rows.framed(self.init._frame()), stages, method, None, run.workers)
+        return rows.framed(self.init._frame()).passed(Replay(stages, method), None, run.workers).codes
 
     def _start_iterations(self, P: int) -> int:
         return self.init_iter * self._start_parts(P) + self._extra_iterations(P)
@@ -285,7 +274,7 @@ class GroupKMeans(AdditiveQuantizer):
             D = self._given_start((C, K, rows.n_features), rows.frame.scale).astype(np.float64)
             D[0] -= rows.frame.shift
             return Dictionaries.single(D * rows.frame.scale), self._given_codes(rows, run), []
-        source = rows if held is None else Without(rows, held)
+        source = rows if held is None else rows.without(held)
         if self.init == "random":
             return random(source, C, K, run.rng), None, []
         if self.init == "kmeans":
