@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from common import glosses, machine, photosift
-from gkmeans._parallel import Workers
 from gkmeans._frame import Frame
+from gkmeans._parallel import Workers
 from gkmeans._rows import Rows
 from gkmeans.assignment import GroupAssignment, assign
 from gkmeans.dictionaries import Dictionaries

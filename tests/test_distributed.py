@@ -21,6 +21,7 @@ from gkmeans.distributed.arrays import UNIT, recut
 dd = pytest.importorskip("dask.dataframe")
 INITS = ("random", "kmeans", "hierarchical")
 N = 3 * UNIT - 5000
+on_the_cluster = pytest.mark.xdist_group("cluster")  # one process of the tests, and so one cluster
 CHUNKS = ((15_000, 20_000, N - 35_000), -1)  # cut anew at 16,384 and 32,768
 
 
@@ -43,7 +44,7 @@ def few(rng):
 @pytest.fixture
 def untried(monkeypatch):
     """Relaxed training, whatever a trial would say."""
-    monkeypatch.setattr(gk.GroupKMeans, "_temperature", lambda self, *rest: float(self.relaxation))
+    monkeypatch.setattr(gk.GroupKMeans, "_relaxing_pays", lambda self, *rest: True)
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +72,7 @@ def on_threads(est, array):
 # ---- the same bits
 
 
+@on_the_cluster
 @pytest.mark.parametrize("init", INITS)
 def test_a_cluster_of_two_processes_gives_the_bits_of_fit(init, X, client):
     est = distributed.fit(small(init=init), da.from_array(X, chunks=CHUNKS))
@@ -78,12 +80,14 @@ def test_a_cluster_of_two_processes_gives_the_bits_of_fit(init, X, client):
     assert isinstance(est.codes_, np.ndarray)
 
 
+@on_the_cluster
 @pytest.mark.usefixtures("untried")
 def test_relaxed_training_gives_the_bits_of_fit(X, client):
     options = {"init": "random", "relaxation": 0.5, "max_iter": 3}
     assert same_bits(distributed.fit(small(**options), da.from_array(X, chunks=CHUNKS)), small(**options).fit(X))
 
 
+@on_the_cluster
 def test_encoding_on_a_cluster_gives_the_codes_of_encode(X, client):
     est = small(effort=3).fit(X[:2000])
     codes = distributed.encode(est, da.from_array(X, chunks=CHUNKS))
@@ -107,6 +111,7 @@ class Killer(logging.Handler):
             self.killed.append(stage)
 
 
+@on_the_cluster
 def test_a_worker_killed_in_each_stage_changes_no_bit(X, client, caplog):
     expected = small().fit(X)
     killer = Killer(client)
@@ -125,6 +130,16 @@ def test_a_worker_killed_in_each_stage_changes_no_bit(X, client, caplog):
 def test_threads_give_the_bits_of_fit_for_any_chunks(chunks, X):
     est = small(init="random", max_iter=2)
     assert same_bits(on_threads(est, da.from_array(X, chunks=(chunks, -1))), small(init="random", max_iter=2).fit(X))
+
+
+@pytest.mark.parametrize("init", INITS)
+@pytest.mark.usefixtures("untried")
+def test_relaxed_training_from_each_start_gives_the_bits_of_fit(init, X, monkeypatch):
+    # rows of every shard are held out of the start, and coded by it
+    monkeypatch.setattr("gkmeans.estimators.group.LEAST_TRIAL", 512)
+    options = {"init": init, "relaxation": 0.5, "init_iter": 2, "max_iter": 3}
+    array = da.from_array(X, chunks=CHUNKS)
+    assert same_bits(on_threads(small(**options), array), small(**options).fit(X))
 
 
 def test_the_default_with_its_trial_gives_the_bits_of_fit(X, monkeypatch):
@@ -244,6 +259,7 @@ def test_chunks_of_another_shape_are_refused(few):
     assert "(899, 5), but X says (900, 5)" in message_of(lambda: on_threads(small(), array))
 
 
+@on_the_cluster
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_bad_value_in_a_distant_chunk_is_named_by_its_row(value, X, client):
     est = small().fit(X[:500])
