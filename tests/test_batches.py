@@ -73,8 +73,8 @@ def test_dictionaries_solve_the_statistics_that_their_codes_imply(rng, workers):
 
 def test_the_first_batches_are_fitted_whenever_they_have_doubled(X, monkeypatch):
     fitted, est = [], small()
-    fit = gk.GroupKMeans._fit
-    monkeypatch.setattr(gk.GroupKMeans, "_fit", lambda self, *rest: fitted.append(len(rest[0])) or fit(self, *rest))
+    opening = gk.GroupKMeans._opening
+    monkeypatch.setattr(gk.GroupKMeans, "_opening", lambda self, data: fitted.append(len(data)) or opening(self, data))
     fed(est, X[:1000], 50)
     assert fitted == [50, 100, 200, 300]  # 16 rows for each of 2 × 8 codewords are enough
     whole = small().fit(X[:300])
