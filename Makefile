@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 NATIVE := $(wildcard native/*) CMakeLists.txt pyproject.toml
 
-.PHONY: demo test lint format bench frontier mnist reproduce sanitize clean
+.PHONY: demo test lint format bench cluster frontier mnist reproduce sanitize clean
 
 demo: $(VENV)/installed
 	$(BIN)/gkmeans demo
@@ -31,6 +31,11 @@ bench: $(VENV)/installed-faiss
 	$(BIN)/python benchmarks/pursuit.py
 	$(BIN)/python benchmarks/cartesian.py
 	$(BIN)/python benchmarks/search.py
+	$(BIN)/python benchmarks/cost.py
+
+# Training over Dask on two processes against fit: minutes.
+cluster: $(VENV)/installed-dev
+	$(BIN)/python benchmarks/cluster.py
 
 # Distortion over time against Faiss, three data sets at three lengths, with pictures in results/: hours.
 frontier: $(VENV)/installed-faiss $(VENV)/installed-reproduce

@@ -137,15 +137,17 @@ static void errors(In<float, 2> X, In<float, 3> D, In<Code, 2> codes, Out<float,
     kernels.errors(n, C, K, P, X.data(), D.data(), codes.data(), out.data());
 }
 
-static void add_rows(In<float, 2> X, In<Code, 2> codes, Out<double, 3> W, const Level& level) {
+static void add_rows(In<float, 2> X, In<Code, 2> codes, In<double, 1> grid, Out<double, 3> W,
+                     const Level& level) {
     const int n = dimension(codes.shape(0)), C = dimension(W.shape(0)), K = dimension(W.shape(1)),
               P = dimension(W.shape(2));
     require(codes.shape(1) == W.shape(0), "codes must have shape (n, C)");
     require(X.shape(0) == codes.shape(0) && X.shape(1) == W.shape(2), "X must have shape (n, P)");
+    require(grid.shape(0) == W.shape(2), "grid must have shape (P)");
     const Kernels& kernels = at_level(level);
     nb::gil_scoped_release release;
     check_codes(codes, K);
-    kernels.add_rows(n, C, K, P, X.data(), codes.data(), W.data());
+    kernels.add_rows(n, C, K, P, X.data(), codes.data(), grid.data(), W.data());
 }
 
 static void count_pairs(In<Code, 2> codes, int b, int c, Out<std::int32_t, 2> Z, const Level& level) {
@@ -319,7 +321,7 @@ NB_MODULE(_core, m) {
     m.def("nearest", &nearest, array("V"), array("N"), array("codes"), level);
     m.def("decode", &decode, array("D"), array("codes"), array("out"), level);
     m.def("errors", &errors, array("X"), array("D"), array("codes"), array("out"), level);
-    m.def("add_rows", &add_rows, array("X"), array("codes"), array("W"), level);
+    m.def("add_rows", &add_rows, array("X"), array("codes"), array("grid"), array("W"), level);
     m.def("count_pairs", &count_pairs, array("codes"), nb::arg("b"), nb::arg("c"), array("Z"), level);
     m.def("products", &products, array("Q"), array("D"), array("out"), level);
     m.def("tables", &query_tables, array("Q"), array("shift"), nb::arg("scale"), nb::arg("l2"), array("D"),

@@ -82,8 +82,9 @@ struct Kernels {
     void (*decode)(int n, int C, int K, int P, const float* D, const Code* codes, float* out);
     // out (n) = squared distance of row i of X (n, P) to its decoding.
     void (*errors)(int n, int C, int K, int P, const float* X, const float* D, const Code* codes, float* out);
-    // W (C, K, P) += X[i] at each of row i's codes.
-    void (*add_rows)(int n, int C, int K, int P, const float* X, const Code* codes, double* W);
+    // W (C, K, P) += X[i], rounded to multiples of grid (P), at each of row i's codes.
+    void (*add_rows)(int n, int C, int K, int P, const float* X, const Code* codes, const double* grid,
+                     double* W);
     // Z (K, K)[codes[i, b], codes[i, c]] += 1.
     void (*count_pairs)(int n, int C, int K, int b, int c, const Code* codes, std::int32_t* Z);
 

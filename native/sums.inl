@@ -45,13 +45,31 @@ static void errors(int n, int C, int K, int P, const float* X, const float* D, c
     }
 }
 
-static void add_rows(int n, int C, int K, int P, const float* X, const Code* codes, double* W) {
+// Around 1.5 * 2^52 steps of the grid, neighbouring doubles are one step apart: adding and taking away
+// rounds.
+static inline double on_grid(double x, double step) {
+    const double shift = 0x1.8p52 * step;
+    return (x + shift) - shift;
+}
+
+static void add_rows(int n, int C, int K, int P, const float* X, const Code* codes, const double* grid,
+                     double* W) {
+    constexpr int L = 16;
     for (int i = 0; i < n; ++i) {
         const Code* code = codes + static_cast<std::size_t>(i) * C;
         const float* x = X + static_cast<std::size_t>(i) * P;
-        for (int c = 0; c < C; ++c) {
-            double* w = W + (static_cast<std::size_t>(c) * K + code[c]) * P;
-            for (int p = 0; p < P; ++p) w[p] += static_cast<double>(x[p]);
+        int p = 0;
+        for (; p + L <= P; p += L) {
+            double y[L];
+            for (int q = 0; q < L; ++q) y[q] = on_grid(static_cast<double>(x[p + q]), grid[p + q]);
+            for (int c = 0; c < C; ++c) {
+                double* w = W + (static_cast<std::size_t>(c) * K + code[c]) * P + p;
+                for (int q = 0; q < L; ++q) w[q] += y[q];
+            }
+        }
+        for (; p < P; ++p) {
+            const double y = on_grid(static_cast<double>(x[p]), grid[p]);
+            for (int c = 0; c < C; ++c) W[(static_cast<std::size_t>(c) * K + code[c]) * P + p] += y;
         }
     }
 }

@@ -12,8 +12,9 @@ import pytest
 import gkmeans as gk
 from conftest import correlated, message_of, same_bits
 from gkmeans import _rows, survey
+from gkmeans._frame import Frame
 from gkmeans._parallel import Workers, ahead, behind
-from gkmeans._rows import Frame, Rows, Stream, regrouped
+from gkmeans._rows import Rows, Stream, regrouped
 from gkmeans.dictionaries import Dictionaries
 from gkmeans.survey import Distinct
 from gkmeans.update import Statistics
@@ -72,8 +73,8 @@ def test_dictionaries_solve_the_statistics_that_their_codes_imply(rng, workers):
 
 def test_the_first_batches_are_fitted_whenever_they_have_doubled(X, monkeypatch):
     fitted, est = [], small()
-    fit = gk.GroupKMeans._fit
-    monkeypatch.setattr(gk.GroupKMeans, "_fit", lambda self, *rest: fitted.append(len(rest[0])) or fit(self, *rest))
+    opening = gk.GroupKMeans._opening
+    monkeypatch.setattr(gk.GroupKMeans, "_opening", lambda self, data: fitted.append(len(data)) or opening(self, data))
     fed(est, X[:1000], 50)
     assert fitted == [50, 100, 200, 300]  # 16 rows for each of 2 × 8 codewords are enough
     whole = small().fit(X[:300])
@@ -328,7 +329,7 @@ def test_rows_of_a_stream_are_taken_in_the_order_asked_for(rng, tiny_chunks):
     index = rng.integers(0, 530, 40)
     assert (X[index] == stream.take(index).X).all()
     assert (stream.block(index, slice(1, 3)) == Rows(X, stream.frame).block(index, slice(1, 3))).all()
-    assert [part.stop for part, _ in stream.chunks()] == [100, 200, 300, 400, 500, 530]
+    assert [part.stop for part, _ in stream.chunks()] == [64, 128, 192, 256, 320, 384, 448, 512, 530]  # whole blocks
 
 
 def test_batches_are_regrouped_without_a_row_lost():

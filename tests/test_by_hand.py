@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import gkmeans as gk
+from gkmeans._frame import Frame
 from gkmeans._progress import Reporter
-from gkmeans._rows import Frame, Rows
+from gkmeans._rows import Rows
 from gkmeans.assignment import GroupAssignment, assign_block
 from gkmeans.dictionaries import Dictionaries, Tables
 from gkmeans.initialization.hierarchical import balanced_order, first_blocks, first_stage, hierarchical, merged

@@ -11,8 +11,9 @@ import gkmeans as gk
 import reference
 from conftest import whole
 from gkmeans import update
+from gkmeans._frame import Frame
 from gkmeans._parallel import Workers
-from gkmeans._rows import Frame, Rows
+from gkmeans._rows import Rows
 from gkmeans.assignment import GroupAssignment, assign, assign_block
 from gkmeans.dictionaries import Block, Dictionaries, Tables
 from gkmeans.rotation import cross_product, procrustes

@@ -307,13 +307,24 @@ def test_decode_errors_and_sums_agree_with_the_oracle(shape, rng, level):
     Z, W = reference.statistics(X, codes, K) if K < 100 else (None, None)
     if Z is not None:
         sums = np.zeros((C, K, P))
-        _core.add_rows(X, codes, sums, level)
+        _core.add_rows(X, codes, np.full(P, 0.25), sums, level)
         assert (sums == W).all()
         for b in range(C):
             for c in range(C):
                 counts = np.zeros((K, K), np.int32)
                 _core.count_pairs(codes, b, c, counts, level)
                 assert (counts == Z[b, :, c, :]).all()
+
+
+@pytest.mark.parametrize("P", [1, 5, 16, 37])
+def test_rows_are_added_on_their_grid(P, rng, level):
+    X = (rng.standard_normal((200, P)) * 10.0 ** rng.integers(-3, 4, P)).astype(np.float32)
+    codes = rng.integers(0, 3, (200, 2)).astype(np.uint16)
+    grid = np.ldexp(1.0, rng.integers(-12, 1, P))
+    sums = np.zeros((2, 3, P))
+    _core.add_rows(X, codes, grid, sums, level)
+    _, W = reference.statistics(np.round(X.astype(float) / grid) * grid, codes, 3)
+    assert (sums == W).all()
 
 
 def test_stop_ends_the_search_early(rng, workers):

@@ -17,10 +17,11 @@ LINES, FUNCTION_LINES = 400, 60
 
 # the way data flows; a module imports only what stands before it
 LINE = [
-    *("_core", "_parallel", "_rows", "_progress", "_files", "_formats", "_batched", "vectors"),
+    *("_core", "_parallel", "_sums", "_frame", "_rows", "_progress", "_files", "_formats", "_batched", "vectors"),
     *("dictionaries", "_validation", "batches", "assignment", "pursuit"),
     *(
         "update",
+        "passes",
         "survey",
         "_packing",
         "checkpoint",
@@ -36,6 +37,7 @@ LINE = [
     *("store", "_download", "datasets", "_top", "metrics", "index", "index.lookup"),
     *("index.segment", "index.filters", "index.scan", "index.disk", "index.base", "index.flat", "index.partition"),
     *("index.coarse", "index.lists", "index.probes", "index.ivf", "index.opened", "index.suggest", "encode_files"),
+    *("distributed.tasks", "distributed.shards", "distributed.arrays", "distributed"),
     *("interop", "interop.faiss", "__init__"),
     *("experiments.paper",),
     *("experiments.methods",),

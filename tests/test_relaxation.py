@@ -6,9 +6,10 @@ import pytest
 import gkmeans as gk
 import reference
 from conftest import correlated, message_of, same_bits
-from gkmeans import relaxation
+from gkmeans import passes, relaxation
+from gkmeans._frame import Frame
 from gkmeans._progress import Reporter
-from gkmeans._rows import Frame, Rows
+from gkmeans._rows import Rows
 from gkmeans.assignment import GroupAssignment
 from gkmeans.dictionaries import Dictionaries
 from gkmeans.relaxation import FOLDS, ITERATIONS, Shrinkage, heated, mean_of, spread
@@ -236,7 +237,7 @@ def test_folds_assigned_together_or_one_after_the_other_get_the_same_codes(rng, 
     noisy = [Dictionaries.single(rng.standard_normal((2, 8, 4))) for _ in range(relaxation.FOLDS)]
     codes = rng.integers(0, 8, (500, 2)).astype(np.uint8)
     together = folds.assigned(noisy, GroupAssignment(2), codes, workers)
-    monkeypatch.setattr(relaxation, "TABLE_BYTES", 0)
+    monkeypatch.setattr(passes, "TABLE_BYTES", 0)
     apart = folds.assigned(noisy, GroupAssignment(2), codes, workers)
     assert (together[0] == apart[0]).all()
     assert together[1] == pytest.approx(apart[1])

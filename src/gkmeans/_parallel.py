@@ -31,8 +31,10 @@ BLOCK_FLOATS = 1 << 21
 
 
 def block_rows(width: int) -> int:
-    """Rows of a block whose rows need ``width`` floats each."""
-    return max(16, min(4096, BLOCK_FLOATS // max(1, width)))
+    """Rows of a block whose rows need ``width`` floats each: a power of two up to 4096, so that parts of the rows
+    that start at a multiple of 4096 have the blocks, and so the roundings, of the whole.
+    """
+    return max(16, min(4096, 1 << (max(1, BLOCK_FLOATS // max(1, width)).bit_length() - 1)))
 
 
 def aligned(*shape: int) -> NDArray[np.float32]:

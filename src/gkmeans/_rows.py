@@ -5,64 +5,41 @@ Nothing here copies the whole array, so a memory-mapped file is read block by bl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import _core
+from ._frame import Frame
 from ._parallel import Workers, ahead, spans
+from ._sums import UNIT_ROWS, Doubles, dealt, grid_for
 
 Floats = NDArray[np.float32]
 Codes = NDArray[np.unsignedinteger]
 
-READ_ROWS = 4096
+Result = TypeVar("Result", covariant=True)
+
+READ_ROWS = UNIT_ROWS
 CHUNK_ROWS, CHUNK_FLOATS = 1 << 17, 1 << 24
 """A pass over the data works on chunks of at most so many rows and numbers."""
 _EXACT_IN_FLOAT32 = ("float32", "float16", "uint8", "int8", "uint16", "int16", "bool")
 
 
-@dataclass(frozen=True)
-class Frame:
-    """Where the arithmetic is done: ``(x − shift) · scale``.
-
-    Sums in float32 lose what a large common offset or a tiny unit hides; the frame takes both away. ``scale`` is a
-    power of two, so it changes no digit.
-    """
-
-    shift: Floats
-    scale: float = 1.0
-
-    @classmethod
-    def of(cls, X: NDArray[np.generic], workers: Workers) -> Frame:
-        """Mean of the rows as the shift; a scale only where values are too small or too large to square safely."""
-        n = len(X)
-        parts = workers.map(
-            lambda span: (
-                X[span[0] : span[1]].sum(axis=0, dtype=np.float64),
-                _largest(X[span[0] : span[1]]),
-            ),
-            spans(n, READ_ROWS),
-        )
-        shift = (np.sum([part[0] for part in parts], axis=0) / n).astype(np.float32)
-        return cls.by(shift, max(part[1] for part in parts))
-
-    @classmethod
-    def by(cls, shift: Floats, largest: float) -> Frame:
-        """The frame of rows with this mean and this largest value."""
-        scale = 1.0 if largest == 0 or 1e-8 <= largest <= 1e8 else 2.0 ** -float(np.frexp(largest)[1])
-        return cls(shift, scale)
-
-
-def _largest(X: NDArray[np.generic]) -> float:
-    return max(abs(float(X.max())), abs(float(X.min())))
-
-
 def chunk_rows(P: int) -> int:
-    """Rows of a chunk."""
-    return max(READ_ROWS, min(CHUNK_ROWS, CHUNK_FLOATS // P))
+    """Rows of a chunk: a multiple of 4096, so that the blocks of a chunk are blocks of all rows."""
+    return max(READ_ROWS, min(CHUNK_ROWS, CHUNK_FLOATS // P) // READ_ROWS * READ_ROWS)
+
+
+class Job(Protocol[Result]):
+    """One pass over rows (passes.py)."""
+
+    def over(self, rows: Source, codes: Codes | None, workers: Workers) -> Result:
+        """What the pass gives for these rows with these codes."""
+        ...
 
 
 class Source(Protocol):
@@ -84,8 +61,75 @@ class Source(Protocol):
         """Float32 rows, C-contiguous, of the columns asked for."""
         ...
 
+    def spans(self, size: int) -> list[tuple[int, int]]:
+        """Blocks of at most ``size`` rows, for a chunk: the same wherever the chunk was cut."""
+        ...
 
-class Rows:
+    def grid(self, more: Doubles | float = 0.0) -> Doubles:
+        """Grid (P,) on which the sums of all rows are exact, were their entries larger by ``more``."""
+        ...
+
+    def folds(self, count: int, seed: int, first: int = 0) -> NDArray[np.uint8]:
+        """The fold (n,) of each row, by its place among all; ``first`` is that of the first row here."""
+        ...
+
+    def passed(self, job: Job[Result], codes: Codes | None, workers: Workers) -> Result:
+        """What one pass over all rows gives."""
+        ...
+
+    def without(self, left_out: NDArray[np.intp]) -> Source:
+        """The rows but those that ``left_out`` (m,), in rising order, names."""
+        ...
+
+    def less(self, D: Floats, codes: Codes) -> Source:
+        """The rows less their decoding."""
+        ...
+
+    def beside(self, codes: Sequence[Codes]) -> Codes:
+        """Codes of the rows by several dictionaries, side by side."""
+        ...
+
+    def completed(self, codes: Codes, left_out: NDArray[np.intp], theirs: Codes) -> Codes:
+        """Codes of all rows, from those ``without`` some and the codes of these."""
+        ...
+
+
+class Here:
+    """What all rows of this process share."""
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def spans(self, size: int) -> list[tuple[int, int]]:
+        """Blocks of ``size`` rows."""
+        return spans(len(self), size)
+
+    def folds(self, count: int, seed: int, first: int = 0) -> NDArray[np.uint8]:
+        """The fold of each row."""
+        return dealt(len(self), count, seed, first)
+
+    def passed(self: Source, job: Job[Result], codes: Codes | None, workers: Workers) -> Result:
+        """What one pass over all rows gives."""
+        return job.over(self, codes, workers)
+
+    def without(self: Source, left_out: NDArray[np.intp]) -> Source:
+        """The rows but some."""
+        return Without(self, left_out)
+
+    def less(self: Source, D: Floats, codes: Codes) -> Source:
+        """The rows less their decoding."""
+        return Residual(self, D, codes)
+
+    def beside(self, codes: Sequence[Codes]) -> Codes:
+        """Codes side by side."""
+        return np.concatenate(codes, axis=1)
+
+    def completed(self, codes: Codes, left_out: NDArray[np.intp], theirs: Codes) -> Codes:
+        """Codes of all rows."""
+        return completed(codes, left_out, theirs)
+
+
+class Rows(Here):
     """Rows of ``X`` (n, P), of any numeric dtype and layout, in a frame."""
 
     def __init__(self, X: NDArray[np.generic], frame: Frame) -> None:
@@ -113,6 +157,19 @@ class Rows:
             out *= self.frame.scale
         return np.ascontiguousarray(out, dtype=np.float32)
 
+    @cached_property
+    def _largest(self) -> Doubles:
+        if self.frame.largest is not None:
+            return self.frame.largest
+        largest = np.zeros(self.n_features)
+        for span in spans(len(self), READ_ROWS):
+            largest = np.maximum(largest, np.abs(self.block(slice(*span))).max(axis=0))
+        return largest
+
+    def grid(self, more: Doubles | float = 0.0) -> Doubles:
+        """Grid (P,) of sums."""
+        return grid_for(self._largest + more, len(self))
+
     def framed(self, frame: Frame) -> Rows:
         """The same rows in another frame."""
         return Rows(self.X, frame)
@@ -127,7 +184,7 @@ class Rows:
         return float(np.sum(workers.map(part, spans(len(self), READ_ROWS))))
 
 
-class Stream:
+class Stream(Here):
     """Rows (n, P) = ``shape`` that come in batches, the same in every pass over ``batches``."""
 
     def __init__(self, batches: Iterable[NDArray[Any]], shape: tuple[int, int], frame: Frame) -> None:
@@ -169,15 +226,64 @@ class Stream:
         index = np.arange(len(self))[rows] if isinstance(rows, slice) else rows
         return self.take(index).block(slice(None), columns)
 
+    def grid(self, more: Doubles | float = 0.0) -> Doubles:
+        """Grid (P,) of sums."""
+        assert self.frame.largest is not None  # a survey finds it before the rows are summed
+        return grid_for(self.frame.largest + more, len(self))
+
     def framed(self, frame: Frame) -> Stream:
         """The same rows in another frame."""
         return Stream(self.batches, self.shape, frame)
 
 
-Data = Rows | Stream
+class Data(Source, Protocol):
+    """What a fit is given: rows in their frame."""
+
+    frame: Frame
+
+    def take(self, index: NDArray[np.intp]) -> Rows:
+        """Some rows, here, as they came."""
+        ...
+
+    def framed(self, frame: Frame) -> Data:
+        """The same rows in another frame."""
+        ...
 
 
-class Without:
+class Part(Here):
+    """The rows of a chunk that ``index`` (m,), in rising order, names, read where they lie."""
+
+    def __init__(self, rows: Source, index: NDArray[np.intp]) -> None:
+        self.rows: Source = rows.rows if isinstance(rows, Part) else rows  # a part of a part is one of its chunk
+        self.index: NDArray[np.intp] = rows.index[index] if isinstance(rows, Part) else index
+        self.n_features = rows.n_features
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def chunks(self) -> Iterator[tuple[slice, Part]]:
+        """The part itself."""
+        yield slice(0, len(self)), self
+
+    def take(self, index: NDArray[np.intp]) -> Source:
+        """Some rows of the part."""
+        return self.rows.take(self.index[index])
+
+    def block(self, rows: slice | NDArray[np.intp], columns: slice = slice(None)) -> Floats:
+        """Float32 rows of the part."""
+        return self.rows.block(self.index[rows], columns)
+
+    def spans(self, size: int) -> list[tuple[int, int]]:
+        """Blocks that end where 4096 rows of the chunk do."""
+        edges = np.searchsorted(self.index, np.arange(0, len(self.rows) + READ_ROWS, READ_ROWS)).tolist()
+        return [(first + a, first + b) for first, last in pairwise(edges) for a, b in spans(last - first, size)]
+
+    def grid(self, more: Doubles | float = 0.0) -> Doubles:
+        """That of the whole, so that the sums of parts add exactly too."""
+        return self.rows.grid(more)
+
+
+class Without(Here):
     """The rows of ``rows`` but those that ``left_out`` (m,), in rising order, names."""
 
     def __init__(self, rows: Source, left_out: NDArray[np.intp]) -> None:
@@ -199,7 +305,7 @@ class Without:
             first, last = np.searchsorted(self.left_out, (where.start, where.stop))
             stays = np.delete(np.arange(len(chunk)), self.left_out[first:last] - where.start)
             start, stop = stop, stop + len(stays)
-            yield slice(start, stop), chunk.take(stays)
+            yield slice(start, stop), Part(chunk, stays)
 
     def take(self, index: NDArray[np.intp]) -> Source:
         """Some of the rows that stay."""
@@ -209,6 +315,14 @@ class Without:
         """Float32 rows of those that stay."""
         index = np.arange(len(self))[rows] if isinstance(rows, slice) else rows
         return self.rows.block(self._places(index), columns)
+
+    def folds(self, count: int, seed: int, first: int = 0) -> NDArray[np.uint8]:
+        """Those of all rows, where they stay."""
+        return np.delete(self.rows.folds(count, seed, first), self.left_out)
+
+    def grid(self, more: Doubles | float = 0.0) -> Doubles:
+        """That of all rows."""
+        return self.rows.grid(more)
 
 
 def regrouped(batches: Iterable[NDArray[Any]], size: int) -> Iterator[NDArray[Any]]:
@@ -226,7 +340,7 @@ def regrouped(batches: Iterable[NDArray[Any]], size: int) -> Iterator[NDArray[An
         yield np.concatenate(waiting)
 
 
-class Residual:
+class Residual(Here):
     """Rows of ``rows`` less their decoding by ``D`` (C, K, P) with ``codes`` (n, C): k-means' input (Sec. 2.3.1)."""
 
     def __init__(self, rows: Source, D: Floats, codes: Codes) -> None:
@@ -250,6 +364,27 @@ class Residual:
         out = self.rows.block(rows, columns)
         out -= decode(self.D[:, :, columns], self.codes[rows])
         return out
+
+    def spans(self, size: int) -> list[tuple[int, int]]:
+        """Blocks of the rows."""
+        return self.rows.spans(size)
+
+    def folds(self, count: int, seed: int, first: int = 0) -> NDArray[np.uint8]:
+        """Those of the rows."""
+        return self.rows.folds(count, seed, first)
+
+    def grid(self, more: Doubles | float = 0.0) -> Doubles:
+        """Grid of rows that may be larger by a codeword of each dictionary."""
+        return self.rows.grid(more + np.abs(self.D).max(axis=1).sum(axis=0, dtype=np.float64))
+
+
+def completed(codes: Codes, left_out: NDArray[np.intp], theirs: Codes) -> Codes:
+    """Codes of all rows, from those of the rows that are not ``left_out`` and ``theirs``."""
+    seen = np.ones(len(codes) + len(left_out), bool)
+    seen[left_out] = False
+    out = np.empty((len(seen), codes.shape[1]), codes.dtype)
+    out[seen], out[left_out] = codes, theirs
+    return out
 
 
 def decode(D: Floats, codes: Codes) -> Floats:

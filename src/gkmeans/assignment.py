@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _core
-from ._parallel import Workers, block_rows, spans
+from ._parallel import Workers, block_rows
 from ._rows import Codes, Floats, Source, decode
 from .dictionaries import TABLE_BYTES, Dictionaries, Tables, code_dtype, squared_errors, table_bytes
 
@@ -170,5 +170,5 @@ def assign(
             errors[part, u] = squared_errors(Xu, dictionaries.D[u], chosen)
 
     widest = max(D.shape[0] * D.shape[1] for D in dictionaries.D)
-    workers.map(one, spans(len(rows), block_rows(widest)))
+    workers.map(one, rows.spans(block_rows(widest)))
     return out, errors

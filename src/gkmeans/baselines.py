@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ._frame import Frame
 from ._parallel import Workers
 from ._progress import Reporter
-from ._rows import Frame, Rows
+from ._rows import Rows
 from .assignment import GroupAssignment, assign
 from .initialization.hierarchical import first_blocks, product_start
 from .training import Run, relative, train

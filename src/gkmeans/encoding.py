@@ -12,10 +12,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ._parallel import Workers, block_rows, spans
+from ._parallel import Workers, block_rows
 from ._rows import Codes, Source
 from .assignment import GroupAssignment, Method
 from .dictionaries import Dictionaries, Tables, code_dtype
+from .passes import Passed
 
 
 def rounds_of(effort: int) -> int:
@@ -69,7 +70,7 @@ class Encoder:
             done(span[1] - span[0])
 
         C, K, _ = self.shape
-        self.workers.map(one, spans(len(rows), block_rows(C * K)))
+        self.workers.map(one, rows.spans(block_rows(C * K)))
 
 
 def encode(
@@ -82,3 +83,14 @@ def encode(
 ) -> Codes:
     """Codes (n, C) by the last of ``stages``, started by those before it, or by ``codes`` where given."""
     return Encoder(stages if codes is None else stages[-1:], method, workers).codes(rows, codes, done)
+
+
+class Replay:
+    """``encode`` as a pass over rows, wherever they lie."""
+
+    def __init__(self, stages: Sequence[Dictionaries], method: Method) -> None:
+        self.stages, self.method = tuple(stages), method
+
+    def over(self, rows: Source, codes: Codes | None, workers: Workers, first: int = 0) -> Passed:
+        """Codes of the rows."""
+        return Passed(encode(rows, self.stages, self.method, codes, workers), 0, [])

@@ -18,11 +18,13 @@ from numpy.typing import NDArray
 
 from ._parallel import Workers, spans
 from ._rows import READ_ROWS, Codes, Floats, Source, decode
+from ._sums import Doubles, rounded
 from .assignment import GroupAssignment, assign
 from .checkpoint import State
-from .dictionaries import TABLE_BYTES, Dictionaries, squared_errors, table_bytes
-from .training import Candidates, Run, Task, groups_of, sweep, updated
-from .update import Doubles, Statistics
+from .dictionaries import Dictionaries, squared_errors
+from .passes import Collect, Sweep
+from .training import Candidates, Run, Task, collected, sweep, updated
+from .update import Statistics
 
 FOLDS = 4
 ITERATIONS = 80
@@ -70,9 +72,8 @@ class Folds:
     """The rows dealt into folds: the fold of each row, and rows spread over each fold that stand for it."""
 
     def __init__(self, rows: Source, rng: np.random.Generator) -> None:
-        self.rows = rows
-        self.of = (np.arange(len(rows)) % FOLDS).astype(np.uint8)
-        rng.shuffle(self.of)
+        self.rows, self.seed = rows, int(rng.integers(2**63))
+        self.of = rows.folds(FOLDS, self.seed)
         self.places = [self._spaced(np.flatnonzero(self.of == f)) for f in range(FOLDS)]
         together = rows.take(np.concatenate(self.places))
         edges = np.cumsum([0, *map(len, self.places)])
@@ -84,12 +85,8 @@ class Folds:
 
     def statistics(self, codes: Codes, like: Dictionaries, workers: Workers) -> list[Statistics]:
         """Those of each fold: one pass."""
-        out = [Statistics.none(*like.shape, groups_of(like)) for _ in range(FOLDS)]
-        for part, chunk in self.rows.chunks():
-            for f in range(FOLDS):
-                mine = np.flatnonzero(self.of[part] == f)
-                out[f].take_in(chunk.take(mine), codes[part][mine], workers)
-        return out
+        job = Collect(like, self.rows.grid(), FOLDS, self.seed)
+        return self.rows.passed(job, codes, workers).statistics
 
     def solved(self, state: State, parts: Sequence[Statistics], shrinkage: Shrinkage, run: Run) -> list[Dictionaries]:
         """Dictionaries for each fold by the statistics of the others; one fold judges the shrinkage."""
@@ -106,22 +103,8 @@ class Folds:
         self, noisy: Sequence[Dictionaries], way: GroupAssignment, codes: Codes, workers: Workers
     ) -> tuple[Codes, float, list[Statistics]]:
         """Codes of each fold by its own dictionaries, error and statistics: one pass, or four with large tables."""
-        C, K, P = noisy[0].shape
-        at_once = FOLDS if FOLDS * table_bytes(C, K) <= TABLE_BYTES else 1
-        statistics = [Statistics.none(C, K, P, groups_of(noisy[0])) for _ in range(FOLDS)]
-        out, error = np.empty_like(codes), 0.0
-        for first in range(0, FOLDS, at_once):
-            some = range(first, first + at_once)
-            tables = {f: [way.tables(D, workers) for D in noisy[f].D] for f in some}
-            for part, chunk in self.rows.chunks():
-                for f in some:
-                    mine = np.flatnonzero(self.of[part] == f)
-                    fold = chunk.take(mine)
-                    chosen, errors = assign(fold, noisy[f], way, codes[part][mine], workers, tables[f])
-                    out[part][mine] = chosen
-                    statistics[f].take_in(fold, chosen, workers)
-                    error += float(errors.sum(dtype=np.float64))
-        return out, error, statistics
+        found = self.rows.passed(Sweep(noisy, way, self.rows.grid(), self.seed), codes, workers)
+        return found.codes, rounded([found.error]), found.statistics
 
 
 def relax(
@@ -177,7 +160,7 @@ def settled(
     rows: Source, fitted: Dictionaries, codes: Codes, points: float, run: Run, way: GroupAssignment
 ) -> tuple[Dictionaries, Codes]:
     """One more iteration without noise or folds: what was relaxed without some rows takes them in."""
-    statistics = Statistics.collect(rows, codes, fitted.shape[1], groups_of(fitted), run.workers)
+    statistics = collected(rows, codes, fitted, run.workers)
     final = updated(fitted, statistics, run.workers, points)
     codes, error, _ = sweep(rows, final, way, codes, run.workers)
     run.last += 1

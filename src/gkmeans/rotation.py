@@ -11,8 +11,8 @@ import scipy.linalg
 
 from ._parallel import Workers
 from ._rows import Floats
+from ._sums import Doubles
 from .dictionaries import Block
-from .update import Doubles
 
 PULL = 1e-7
 """Weight of the previous rotation, relative to M: it decides directions in which the data does not move."""

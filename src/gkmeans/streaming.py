@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ._frame import Frame
 from ._parallel import Workers
-from ._rows import Codes, Frame, Source
+from ._rows import Codes, Source
 from .assignment import Method, assign
 from .dictionaries import Dictionaries
 from .training import revived, updated

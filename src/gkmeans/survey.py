@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ._frame import Frame
 from ._parallel import Workers, spans
-from ._rows import READ_ROWS, Frame
+from ._rows import READ_ROWS
+from ._sums import Doubles
 from ._validation import SMALL_VALUE, SMALLEST_VALUE, DataWarning
-from .update import Doubles
 
 KEYS = 1 << 20
 """Keys of distinct rows that are kept."""
@@ -41,6 +42,22 @@ class Survey:
     high: Doubles
     distinct: int  # rows, estimated above KEYS
     digest: str  # of all rows in their order
+
+    @classmethod
+    def of(
+        cls,
+        shape: tuple[int, int],
+        dtype: str,
+        total: Doubles,
+        energy: float,
+        low: Doubles,
+        high: Doubles,
+        distinct: int,
+        digest: str,
+    ) -> Survey:
+        """The survey of rows with this ``total`` (P,) and ``energy``, as they came."""
+        frame = Frame.between(total / shape[0], low, high)
+        return cls(shape, dtype, frame, energy * frame.scale * frame.scale, low, high, distinct, digest)
 
     @property
     def largest(self) -> float:
@@ -83,7 +100,7 @@ def survey(blocks: Iterable[NDArray[Any]], workers: Workers) -> Survey:
     distinct, digest = Distinct(), hashlib.sha256()
     n, total, energy, dtype = 0, np.zeros(1), 0.0, ""
     low = high = np.zeros(1)
-    for block, part in _parts(iter(blocks), workers):
+    for block, part in _looks(iter(blocks), workers):
         if n == 0:
             low, high, dtype = part.low, part.high, str(block.dtype)
         n += len(block)
@@ -94,12 +111,7 @@ def survey(blocks: Iterable[NDArray[Any]], workers: Workers) -> Survey:
         digest.update(part.keys.tobytes())
     if not 0 < n <= MOST_ROWS:
         raise ValueError(f"X has {n} rows; pass at least one and at most {MOST_ROWS}, a sample of larger data")
-    largest = max(float(np.abs(low).max()), float(np.abs(high).max()))
-    frame = Frame.by((total / n).astype(np.float32), largest)
-    shape = (n, len(low))
-    return Survey(
-        shape, dtype, frame, energy * frame.scale * frame.scale, low, high, distinct.count(), digest.hexdigest()
-    )
+    return Survey.of((n, len(low)), dtype, total, energy, low, high, distinct.count(), digest.hexdigest())
 
 
 def blocks_of(X: NDArray[Any]) -> Iterator[NDArray[Any]]:
@@ -108,7 +120,9 @@ def blocks_of(X: NDArray[Any]) -> Iterator[NDArray[Any]]:
 
 
 @dataclass(frozen=True)
-class _Part:
+class Look:
+    """What one block of rows adds."""
+
     total: Doubles
     energy: float
     low: Doubles
@@ -116,17 +130,18 @@ class _Part:
     keys: Doubles
 
 
-def _parts(blocks: Iterator[NDArray[Any]], workers: Workers) -> Iterator[tuple[NDArray[Any], _Part]]:
+def _looks(blocks: Iterator[NDArray[Any]], workers: Workers) -> Iterator[tuple[NDArray[Any], Look]]:
     while some := list(islice(blocks, AT_ONCE)):
-        yield from zip(some, workers.map(_part, some), strict=True)
+        yield from zip(some, workers.map(look, some), strict=True)
 
 
-def _part(block: NDArray[Any]) -> _Part:
-    rows = np.asarray(block, np.float64)
+def look(block: NDArray[Any]) -> Look:
+    """Look over one block."""
+    rows = np.ascontiguousarray(block, np.float64)
     weights = np.random.default_rng(0).standard_normal(rows.shape[1])
     keys = (rows * weights).sum(axis=1)  # equal rows give equal bits, which a product does not promise
     energy = float(np.einsum("ij,ij->", rows, rows))
-    return _Part(rows.sum(axis=0), energy, rows.min(axis=0), rows.max(axis=0), keys)
+    return Look(rows.sum(axis=0), energy, rows.min(axis=0), rows.max(axis=0), keys)
 
 
 def warn_about(found: Survey, K: int) -> None:

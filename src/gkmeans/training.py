@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 from ._parallel import Workers, spans
 from ._progress import Reporter
 from ._rows import READ_ROWS, Codes, Floats, Source, decode
-from .assignment import Method, assign
+from ._sums import rounded
+from .assignment import Method
 from .checkpoint import Checkpoint, State, random_of, read_state, set_random, write_state
-from .dictionaries import Block, Dictionaries, code_dtype, squared_errors
+from .dictionaries import Block, Dictionaries, squared_errors
+from .passes import Collect, Sweep
 from .rotation import rotated
 from .update import Statistics, centred
 
@@ -92,11 +94,10 @@ def train(
         if codes is None:
             codes, _, statistics = sweep(rows, dictionaries, run.method, None, run.workers)
         else:
-            statistics = Statistics.collect(rows, codes, dictionaries.shape[1], groups_of(dictionaries), run.workers)
+            statistics = collected(rows, codes, dictionaries, run.workers)
         state = State((dictionaries,), codes)
     elif not state.done:
-        K, groups = dictionaries.shape[1], groups_of(dictionaries)
-        statistics = Statistics.collect(rows, state.codes, K, groups, run.workers)
+        statistics = collected(rows, state.codes, dictionaries, run.workers)
     while not state.done:
         iteration, before = state.iteration + 1, run.history[-1] if state.iteration else np.inf
         dictionaries = updated(state.dictionaries[0], statistics, run.workers)
@@ -110,25 +111,17 @@ def train(
     return state.dictionaries[0], state.codes
 
 
-def groups_of(dictionaries: Dictionaries) -> list[slice]:
-    """Dictionaries that are solved together."""
-    return [block.dictionaries for block in dictionaries.blocks]
-
-
 def sweep(
     rows: Source, dictionaries: Dictionaries, method: Method, codes: Codes | None, workers: Workers
 ) -> tuple[Codes, float, Statistics]:
     """One pass over all rows: codes (n, C), their squared error and their statistics."""
-    C, K, P = dictionaries.shape
-    tables = [method.tables(D, workers) for D in dictionaries.D]
-    out, error = np.empty((len(rows), C), code_dtype(K)), 0.0
-    statistics = Statistics.none(C, K, P, groups_of(dictionaries))
-    for part, chunk in rows.chunks():
-        given = None if codes is None else codes[part]
-        out[part], errors = assign(chunk, dictionaries, method, given, workers, tables)
-        statistics.take_in(chunk, out[part], workers)
-        error += float(errors.sum(dtype=np.float64))
-    return out, error, statistics
+    found = rows.passed(Sweep((dictionaries,), method, rows.grid()), codes, workers)
+    return found.codes, rounded([found.error]), found.statistics[0]
+
+
+def collected(rows: Source, codes: Codes, like: Dictionaries, workers: Workers) -> Statistics:
+    """Statistics of all rows for dictionaries like these: one pass."""
+    return rows.passed(Collect(like, rows.grid()), codes, workers).statistics[0]
 
 
 def relative(error: float, energy: float) -> float:

@@ -19,8 +19,10 @@ import scipy.sparse
 from numpy.typing import ArrayLike, NDArray
 
 from . import _core
+from ._frame import Frame
 from ._parallel import Workers, spans
-from ._rows import READ_ROWS, Codes, Floats, Frame, Rows, Source
+from ._rows import READ_ROWS, Codes, Floats, Rows, Source
+from ._sums import Doubles
 from .dictionaries import Block, Dictionaries
 
 RIDGE = 1e-3
@@ -38,7 +40,6 @@ LEAST = 0.5
 _SLAB = 32
 _PANEL = 192
 _ROWS = 512
-Doubles = NDArray[np.float64]
 Blocks = dict[tuple[int, int], Any]
 
 
@@ -95,9 +96,9 @@ class Statistics:
     @classmethod
     def collect(cls, rows: Source, codes: Codes, K: int, groups: Sequence[slice], workers: Workers) -> Statistics:
         """Statistics of a whole source: one pass."""
-        out = cls.none(codes.shape[1], K, rows.n_features, groups)
+        out, grid = cls.none(codes.shape[1], K, rows.n_features, groups), rows.grid()
         for part, chunk in rows.chunks():
-            out.take_in(chunk, codes[part], workers)
+            out.take_in(chunk, codes[part], grid, workers)
         return out
 
     @classmethod
@@ -111,17 +112,20 @@ class Statistics:
         }
         return cls(np.zeros((C, K), np.int64), Z, np.zeros((C, K, P)), tuple(groups))
 
-    def take_in(self, rows: Source, codes: Codes, workers: Workers) -> None:
-        """Add rows at hand in place: a task for each slab of columns of W and for each pair of Z."""
+    def take_in(self, rows: Source, codes: Codes, grid: Doubles, workers: Workers) -> None:
+        """Add rows at hand in place: a task for each slab of columns of W and for each pair of Z.
+
+        The sums of W are exact on the ``grid`` (P,) (_sums.py).
+        """
         wide = np.ascontiguousarray(codes, np.uint16)
         K = self.counts.shape[1]
 
         def add_slab(columns: tuple[int, int]) -> None:
-            part = np.ascontiguousarray(self.W[:, :, slice(*columns)])
+            part, steps = np.ascontiguousarray(self.W[:, :, slice(*columns)]), grid[slice(*columns)]
             for span in spans(len(wide), READ_ROWS):
                 if workers.stop[0]:
                     return
-                _core.add_rows(rows.block(slice(*span), slice(*columns)), wide[slice(*span)], part)
+                _core.add_rows(rows.block(slice(*span), slice(*columns)), wide[slice(*span)], steps, part)
             self.W[:, :, slice(*columns)] = part
 
         def count(pair: tuple[int, int]) -> None:
@@ -143,7 +147,8 @@ class Statistics:
         """
         C, K, P = dictionaries.shape
         everything = cls.none(C, K, 0, (slice(0, C),))
-        everything.take_in(Rows(np.empty((len(codes), 0)), Frame(np.empty(0, np.float32))), codes, workers)
+        nothing = Rows(np.empty((len(codes), 0)), Frame(np.empty(0, np.float32)))
+        everything.take_in(nothing, codes, np.empty(0), workers)
         counts, Z = everything.counts, everything.Z
         D = dictionaries.full().astype(np.float64)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,9 +15,10 @@ from sklearn.base import clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from .._frame import Frame
 from .._parallel import Workers, ahead
 from .._progress import Reporter
-from .._rows import Codes, Data, Floats, Frame, Rows, Stream
+from .._rows import Codes, Data, Floats, Rows, Stream
 from .._validation import (
     check_codewords,
     check_decay,
@@ -41,6 +43,8 @@ START_ROWS = 16
 
 
 Quantizer = TypeVar("Quantizer", bound="AdditiveQuantizer")
+Opening = Callable[[Workers], tuple[Survey, Data]]
+"""What a first pass over the rows has found, and the rows in the frame it gives."""
 
 
 @dataclass(frozen=True)
@@ -118,8 +122,18 @@ class AdditiveQuantizer(Coder):
         """
         self._check_settings()
         with self._keeping_features():
-            self._fit(X if isinstance(X, Batches) else check_X(self, X, reset=True), checkpoint)
+            if isinstance(X, Batches):
+                self._fit(partial(_opened, X), checkpoint)
+                self.__dict__.pop("feature_names_in_", None)
+                self.n_features_in_ = self.dictionaries_.shape[2]
+            else:
+                self._fit(self._opening(check_X(self, X, reset=True)), checkpoint)
         return self
+
+    def _opening(self, data: NDArray[np.generic]) -> Opening:
+        """How ``_fit`` comes to the rows of an array already checked."""
+        self._check_data(data.shape)  # before any work; the rows of batches must be counted first
+        return partial(_opened, data)
 
     def _check_settings(self) -> None:
         """Raise where a parameter is wrong whatever the data."""
@@ -130,27 +144,20 @@ class AdditiveQuantizer(Coder):
         check_integer("verbose", int(self.verbose) if self.verbose in (True, False) else self.verbose, 0)
         check_n_jobs(self.n_jobs)
 
-    def _fit(self, data: NDArray[np.generic] | Batches, checkpoint: str | os.PathLike[str] | None = None) -> None:
-        """``fit`` with parameters and rows already checked."""
+    def _fit(self, opening: Opening, checkpoint: str | os.PathLike[str] | None = None) -> None:
+        """``fit`` with parameters already checked, on rows that are checked when they are opened."""
         C, K = self._sizes()
         rng = generator(self.random_state)
-        if not isinstance(data, Batches):
-            self._check_data(data.shape)  # before any work; the rows of batches must be counted first
         with Workers(self.n_jobs) as workers, Reporter("fit", self.verbose) as reporter:
-            blocks = ahead(data.checked()) if isinstance(data, Batches) else blocks_of(data)
-            found = survey(blocks, workers)
+            found, rows = opening(workers)
             self._check_data(found.shape)
             warn_about(found, K)
-            frame = found.frame
-            rows: Data = Stream(data, found.shape, frame) if isinstance(data, Batches) else Rows(data, frame)
             reporter.expect(self._start_iterations(rows.n_features) + self.max_iter)
             run = Run(found.energy, self._method(C, K), self.tol, rng, workers, reporter)
             if checkpoint is not None:
                 run.checkpoint = Checkpoint(checkpoint, self._identity(found), rng)
             learned = self._learn(rows, run, self.max_iter)
-        if isinstance(data, Batches):
-            self.__dict__.pop("feature_names_in_", None)
-            self.n_features_in_ = rows.n_features
+            learned = replace(learned, codes=np.asarray(learned.codes))
         self.shift_, self.scale_ = rows.frame.shift, rows.frame.scale
         self._keep(learned, run.history, run.last)
         for name in ("seen_", "_held"):
@@ -236,7 +243,7 @@ class AdditiveQuantizer(Coder):
         self._check_settings()
         with self._keeping_features():
             rows = np.concatenate([*held, check_X(self, X, reset=not held)])
-            self._fit(rows)
+            self._fit(self._opening(rows))
         if len(rows) < self._enough():
             self._held, self._started = [rows], len(rows)
         return self
@@ -295,6 +302,15 @@ class AdditiveQuantizer(Coder):
         params = self.get_params(deep=False)
         copied = {name: value if name == "init" else clone(value, safe=False) for name, value in params.items()}
         return type(self)(**copied)
+
+
+def _opened(data: NDArray[np.generic] | Batches, workers: Workers) -> tuple[Survey, Data]:
+    """An opening of rows of this process."""
+    if isinstance(data, Batches):
+        found = survey(ahead(data.checked()), workers)
+        return found, Stream(data, found.shape, found.frame)
+    found = survey(blocks_of(data), workers)
+    return found, Rows(data, found.frame)
 
 
 def full_length(final: Dictionaries, frame: Frame) -> Floats:

@@ -12,9 +12,10 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from .. import _files
+from .._frame import Frame
 from .._parallel import Workers, spans
 from .._progress import Reporter
-from .._rows import READ_ROWS, Codes, Floats, Frame, Rows, decode
+from .._rows import READ_ROWS, Codes, Floats, Rows, decode
 from .._validation import check_codes, check_n_jobs, check_X
 from ..assignment import Method
 from ..dictionaries import Dictionaries

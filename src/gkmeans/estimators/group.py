@@ -11,11 +11,11 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from .._progress import logger
-from .._rows import Codes, Data, Floats, Rows, Without
+from .._rows import Codes, Data, Floats, Rows, Source
 from .._validation import check_effort, check_integer, check_order, check_relaxation, check_start
 from ..assignment import GroupAssignment, Method, check_table
 from ..dictionaries import Dictionaries, drawn
-from ..encoding import encode, rounds_of
+from ..encoding import Replay, encode, rounds_of
 from ..initialization.hierarchical import count_stages, hierarchical
 from ..initialization.kmeans import kmeans
 from ..initialization.random import random
@@ -184,10 +184,9 @@ class GroupKMeans(AdditiveQuantizer):
         """
         n, before = len(rows), run.rng.bit_generator.state
         held = np.sort(drawn(n, min(n // HELD_OUT, HELD_ROWS), run.rng))
-        others, rest = rows.take(held), Without(rows, held)
+        others, rest = rows.take(held), rows.without(held)
         apart = replace(run, energy=run.energy - others.energy(run.workers))
-        start, codes, stages = self._start(rows, held, replace(apart, tol=max(run.tol, START_TOL)))
-        given = codes if codes is None or len(codes) < n else np.delete(codes, held, axis=0)
+        start, given, stages = self._start(rows, held, replace(apart, tol=max(run.tol, START_TOL)))
         trial = replace(apart, reporter=run.reporter.named(f"{run.reporter.title}, trial"), history=[])
         plainly, _ = train(rest, start, given, trial, min(max_iter, TRIAL_ITERATIONS), "gk-means")
         way, heat, begun = self._relaxing(), float(self.relaxation), len(run.history)
@@ -200,26 +199,18 @@ class GroupKMeans(AdditiveQuantizer):
         if len(held) == HELD_ROWS:  # few of many
             run.last = apart.last
             run.reporter.stage_done(max_iter - 1)  # no second training
-            chosen = self._completed(others, held, chosen, (*stages, gently), run)
+            theirs = encode(others, (*stages, gently), run.method, None, run.workers)
+            chosen = rows.completed(chosen, held, theirs)
             return Learned(*settled(rows, gently, chosen, points, run, way), tuple(stages))
         del run.history[begun:]
-        codes = None if given is None else self._completed(others, held, given, (*stages, start), run)
+        codes = None
+        if given is not None:
+            codes = rows.completed(given, held, encode(others, (*stages, start), run.method, None, run.workers))
         return Learned(*relax(rows, start, codes, run, way, heat, max_iter)[:2], tuple(stages))
 
     def _relaxing(self) -> GroupAssignment:
         """How an iteration of relaxed training assigns."""
         return replace(self._method(*self._sizes()), rounds=TRAINING_ROUNDS)
-
-    def _completed(
-        self, others: Rows, held: NDArray[np.intp], codes: Codes, stages: Sequence[Dictionaries], run: Run
-    ) -> Codes:
-        """Codes of all rows: those given, and by replay of the stages those of the ``others``, which were held out."""
-        seen = np.ones(len(codes) + len(held), bool)
-        seen[held] = False
-        out = np.empty((len(seen), codes.shape[1]), codes.dtype)
-        out[seen] = codes
-        out[held] = encode(others, stages, run.method, None, run.workers)
-        return out
 
     def _relaxing_pays(
         self, others: Rows, plainly: Dictionaries, gently: Dictionaries, stages: Sequence[Dictionaries], run: Run
@@ -251,12 +242,15 @@ class GroupKMeans(AdditiveQuantizer):
             return check_start(self.init.dictionaries_, shape, scale)
         return check_start(np.asarray(self.init), shape, scale)
 
-    def _given_codes(self, rows: Data, run: Run) -> Codes | None:
+    def _given_codes(self, rows: Data, held: NDArray[np.intp] | None, run: Run) -> Codes | None:
         """Codes by a fitted ``init``; None for an array, or where the rows would not fit the scale of its frame."""
         if not isinstance(self.init, AdditiveQuantizer) or self.init.scale_ != rows.frame.scale:
             return None
         method, stages = self.init._encoding(None)
-        return encode(rows.framed(self.init._frame()), stages, method, None, run.workers)
+        source: Source = rows.framed(self.init._frame())
+        if held is not None:
+            source = source.without(held)
+        return source.passed(Replay(stages, method), None, run.workers).codes
 
     def _start_iterations(self, P: int) -> int:
         return self.init_iter * self._start_parts(P) + self._extra_iterations(P)
@@ -278,14 +272,14 @@ class GroupKMeans(AdditiveQuantizer):
     ) -> tuple[Dictionaries, Codes | None, list[Dictionaries]]:
         """Dictionaries, codes where the start has them, and the stages to replay.
 
-        A start that is learned is learned from the rows that are not ``held``, and gives their codes.
+        A start that is learned is learned from the rows that are not ``held``; codes are theirs.
         """
         C, K = self._sizes()
         if not isinstance(self.init, str):
             D = self._given_start((C, K, rows.n_features), rows.frame.scale).astype(np.float64)
             D[0] -= rows.frame.shift
-            return Dictionaries.single(D * rows.frame.scale), self._given_codes(rows, run), []
-        source = rows if held is None else Without(rows, held)
+            return Dictionaries.single(D * rows.frame.scale), self._given_codes(rows, held, run), []
+        source = rows if held is None else rows.without(held)
         if self.init == "random":
             return random(source, C, K, run.rng), None, []
         if self.init == "kmeans":

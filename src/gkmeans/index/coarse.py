@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _core
+from .._frame import Frame
 from .._parallel import Workers, block_rows, spans
-from .._rows import Floats, Frame, Rows
+from .._rows import Floats, Rows
 
 TILE = 32
 _LOOKED_AT = 16

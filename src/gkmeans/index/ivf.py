@@ -10,8 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 
 from .. import _files
+from .._frame import Frame
 from .._parallel import Lock, Workers
-from .._rows import Codes, Floats, Frame
+from .._rows import Codes, Floats
 from .._validation import check_integer, check_X
 from ..estimators.base import AdditiveQuantizer, generator
 from . import probes

@@ -18,8 +18,9 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from .. import _core, _parallel
+from .._frame import Frame
 from .._parallel import BLOCK_FLOATS, Workers, spans
-from .._rows import READ_ROWS, Codes, Floats, Frame, Rows, decode
+from .._rows import READ_ROWS, Codes, Floats, Rows, decode
 from .._validation import LARGEST_SQUARE, check_X
 from ..estimators.base import AdditiveQuantizer
 

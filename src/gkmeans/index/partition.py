@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from .. import _core
 from .._parallel import Workers, block_rows, spans
 from .._rows import READ_ROWS, Floats
+from .._sums import grid_for
 
 ONE_LEVEL = 4096
 """The most lists that are made, and searched, in one level."""
@@ -86,13 +87,14 @@ def nearest(X: Floats, centres: Floats, workers: Workers) -> Lists:
 def _means(X: Floats, lists: Lists, counts: Lists, centres: Floats) -> Floats:
     """Mean of each list; an empty one keeps its centre."""
     W = np.zeros((1, *centres.shape))
+    grid = grid_for(np.abs(X).max(axis=0).astype(np.float64), len(X))
     for start, stop in spans(len(X), READ_ROWS):
         for first, last in spans(len(centres), 1 << 16):  # the kernel takes uint16
             x, names = X[start:stop], lists[start:stop]
             if len(centres) > last - first:
                 here = (names >= first) & (names < last)
                 x, names = x[here], names[here] - first
-            _core.add_rows(x, names[:, None].astype(np.uint16), W[:, first:last])
+            _core.add_rows(x, names[:, None].astype(np.uint16), grid, W[:, first:last])
     out: Floats = centres.copy()
     some = counts > 0
     out[some] = W[0, some] / counts[some, None]

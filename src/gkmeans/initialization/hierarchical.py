@@ -14,8 +14,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from .._frame import Frame
 from .._progress import Reporter
-from .._rows import Codes, Floats, Frame, Rows, Source
+from .._rows import Codes, Floats, Rows, Source
 from ..assignment import GroupAssignment
 from ..dictionaries import Block, Dictionaries, drawn, sample_rows
 from ..training import Run, train

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .._rows import Codes, Floats, Residual, Source
+from .._rows import Codes, Floats, Source
 from ..dictionaries import Dictionaries, sample_rows
 from ..training import Run, train
 
@@ -17,9 +17,9 @@ def kmeans(rows: Source, C: int, K: int, run: Run, max_iter: int) -> tuple[Dicti
     D: list[Floats] = []
     codes: list[Codes] = []
     for c in range(C):
-        source: Source = Residual(rows, np.concatenate(D), np.concatenate(codes, axis=1)) if D else rows
+        source = rows.less(np.concatenate(D), rows.beside(codes)) if D else rows
         start = Dictionaries.single(sample_rows(source, K, run.rng))
         fitted, chosen = train(source, start, None, run, max_iter, f"k-means {c + 1}/{C}")
         D.append(fitted.D[0])
         codes.append(chosen)
-    return Dictionaries.single(np.concatenate(D)), np.concatenate(codes, axis=1)
+    return Dictionaries.single(np.concatenate(D)), rows.beside(codes)

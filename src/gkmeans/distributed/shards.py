@@ -1,0 +1,209 @@
+"""Rows of a Dask array as training sees them: shards that stay on the workers, with their codes.
+
+A pass is a task a shard. It depends on the chunk, on the dictionaries of the pass and on the shard's codes of the
+pass before: where a worker is lost, Dask runs again what made the codes that were there. Dictionaries go out inside
+the one task that holds them, and workers pass them on to each other.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import dask
+import numpy as np
+from dask.delayed import Delayed, delayed
+from numpy.typing import NDArray
+
+from .._frame import Frame
+from .._parallel import Workers
+from .._rows import Codes, Floats, Here, Job, Rows, completed
+from .._sums import Doubles, dealt, grid_for
+from ..passes import Passed
+from ..survey import Survey
+from ..update import Statistics
+from . import tasks
+
+Edges = NDArray[np.int64]
+"""Places (shards + 1,) of the first row of each shard, and the number of rows."""
+
+FAN = 8
+"""Sums that one task adds."""
+
+
+def task(function: Any, *arguments: Any, parts: int | None = None) -> Any:
+    """A call of ``function`` to be made by a worker, of which ``parts`` results may be taken one by one."""
+    return delayed(function, pure=False, nout=parts)(*arguments)
+
+
+def kept(items: Sequence[Any]) -> list[Any]:
+    """The same, being computed, with results that stay on the workers."""
+    return list(dask.persist(*items, optimize_graph=False))
+
+
+def fetched(items: Sequence[Any]) -> list[Any]:
+    """The results, here."""
+    return list(dask.compute(*items, optimize_graph=False))
+
+
+class Sharded:
+    """Codes of which each shard's rows lie with the shard."""
+
+    def __init__(self, parts: Sequence[Delayed], edges: Edges) -> None:
+        self.parts, self.edges = list(parts), edges
+
+    def __len__(self) -> int:
+        return int(self.edges[-1])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        found = np.concatenate(fetched(self.parts))
+        return found if dtype is None else found.astype(dtype, copy=False)
+
+    def __getitem__(self, index: NDArray[np.intp]) -> NDArray[Any]:
+        return gathered(index, self.edges, lambda p, some: task(np.take, self.parts[p], some, 0))
+
+
+def gathered(index: NDArray[np.intp], edges: Edges, take: Any) -> NDArray[Any]:
+    """Rows that ``index`` (m,) names, in its order, from the shards that have them."""
+    where = np.searchsorted(edges, index, side="right") - 1
+    shards = np.unique(where)
+    found = fetched([take(p, index[where == p] - edges[p]) for p in shards.tolist()])
+    out = np.empty((len(index), *found[0].shape[1:]), found[0].dtype)
+    for p, rows in zip(shards, found, strict=True):
+        out[where == p] = rows
+    return out
+
+
+class Shards(Here):
+    """Rows (n, P) in a frame, one shard for each chunk of a Dask array.
+
+    ``places`` hold what a task needs to open a shard's rows: its chunk, the frame, the rows left out, and where they
+    are residuals, D with codes. ``firsts`` are the places of the shards' first rows among ``total`` rows, of which
+    ``edges`` count those that are not left out. ``largest`` (P,) bounds their entries.
+    """
+
+    def __init__(
+        self, places: Sequence[Sequence[Any]], edges: Edges, frame: Frame, largest: Doubles, firsts: Edges, total: int
+    ) -> None:
+        self.places, self.edges, self.frame = list(places), edges, frame
+        self.n_features = len(frame.shift)
+        self._largest, self._firsts, self._total = largest, firsts, total
+        self._left_out: NDArray[np.intp] | None = None
+
+    @classmethod
+    def of(cls, chunks: Sequence[Delayed], edges: Edges, frame: Frame) -> Shards:
+        """Shards of chunks already checked."""
+        assert frame.largest is not None  # a survey finds it
+        [shared] = kept([task(tasks.received, frame)])
+        places = [(chunk, shared, None, None) for chunk in chunks]
+        return cls(places, edges, frame, frame.largest, edges[:-1], int(edges[-1]))
+
+    def _with(self, places: Sequence[Sequence[Any]], edges: Edges, more: Doubles | float = 0.0) -> Shards:
+        out = Shards(places, edges, self.frame, self._largest + more, self._firsts, self._total)
+        out._left_out = self._left_out
+        return out
+
+    def __len__(self) -> int:
+        return int(self.edges[-1])
+
+    def chunks(self) -> Iterator[tuple[slice, Rows]]:
+        """The shards, here, one after the other."""
+        for start, stop in zip(self.edges[:-1].tolist(), self.edges[1:].tolist(), strict=True):
+            yield slice(start, stop), self.take(np.arange(start, stop))
+
+    def take(self, index: NDArray[np.intp]) -> Rows:
+        """The rows that ``index`` (m,) names, here."""
+        found = gathered(index, self.edges, lambda p, some: task(tasks.taken, self.places[p], some))
+        as_they_came = self.places[0][3] is None
+        return Rows(found, self.frame if as_they_came else Frame(np.zeros(self.n_features, np.float32)))
+
+    def block(self, rows: slice | NDArray[np.intp], columns: slice = slice(None)) -> Floats:
+        """Float32 rows, here."""
+        index = np.arange(len(self))[rows] if isinstance(rows, slice) else rows
+        return self.take(index).block(slice(None), columns)
+
+    def grid(self, more: Doubles | float = 0.0) -> Doubles:
+        """Grid (P,) on which the sums of all rows are exact."""
+        return grid_for(self._largest + more, self._total)
+
+    def folds(self, count: int, seed: int, first: int = 0) -> NDArray[np.uint8]:
+        """The fold of each row that is not left out."""
+        every = dealt(self._total, count, seed, first)
+        return every if self._left_out is None else np.delete(every, self._left_out)
+
+    def framed(self, frame: Frame) -> Shards:
+        """The same rows in another frame."""
+        [shared] = kept([task(tasks.received, frame)])
+        places = [(place[0], shared, *place[2:]) for place in self.places]
+        return Shards(places, self.edges, frame, self._largest, self._firsts, self._total)
+
+    def passed(self, job: Job[Any], codes: Any, workers: Workers) -> Any:
+        """What one pass over all rows gives; the codes stay where the shards lie, and the sums add in a tree."""
+        sent = task(tasks.received, job)
+        given = [None] * len(self.places) if codes is None else codes.parts
+        found = [
+            task(tasks.passed, place, sent, some, first, parts=2)
+            for place, some, first in zip(self.places, given, self._firsts.tolist(), strict=True)
+        ]
+        sums = [one[1] for one in found]
+        while len(sums) > 1:
+            sums = [task(tasks.joined, sums[first : first + FAN]) for first in range(0, len(sums), FAN)]
+        *parts, total = kept([*(one[0] for one in found), *sums])
+        [(error, folds)] = fetched([total])
+        chosen: Any = Sharded(parts, self.edges)  # it passes for an array
+        return Passed(chosen, error, [Statistics(*fold) for fold in folds])
+
+    def without(self, left_out: NDArray[np.intp]) -> Shards:
+        """The rows but some."""
+        local = self._cut(left_out, left_out - self._firsts[self._shard_of(left_out)])
+        own = kept([task(tasks.received, some) for some in local])
+        places = [(*place[:2], some, place[3]) for place, some in zip(self.places, own, strict=True)]
+        sizes = np.diff(self.edges) - [len(some) for some in local]
+        out = self._with(places, np.concatenate([[0], np.cumsum(sizes)]))
+        out._left_out = left_out
+        return out
+
+    def _shard_of(self, index: NDArray[np.intp]) -> NDArray[np.intp]:
+        return np.searchsorted(self._firsts, index, side="right") - 1
+
+    def _cut(self, index: NDArray[np.intp], values: NDArray[Any]) -> list[NDArray[Any]]:
+        """``values``, one for each row that the rising ``index`` names, shard by shard."""
+        return np.split(values, np.searchsorted(index, self._firsts[1:]))
+
+    def less(self, D: Floats, codes: Any) -> Shards:
+        """The rows less their decoding."""
+        [shared] = kept([task(tasks.received, D)])
+        places = [(*place[:3], (shared, some)) for place, some in zip(self.places, codes.parts, strict=True)]
+        return self._with(places, self.edges, np.abs(D).max(axis=1).sum(axis=0, dtype=np.float64))
+
+    def beside(self, codes: Sequence[Any]) -> Any:
+        """Codes side by side."""
+        parts = zip(*(one.parts for one in codes), strict=True)
+        return Sharded(kept([task(tasks.beside, list(some)) for some in parts]), self.edges)
+
+    def completed(self, codes: Any, left_out: NDArray[np.intp], theirs: Codes) -> Any:
+        """Codes of all rows."""
+        local = self._cut(left_out, left_out - self._firsts[self._shard_of(left_out)])
+        more = self._cut(left_out, theirs)
+        parts = [task(completed, *three) for three in zip(codes.parts, local, more, strict=True)]
+        return Sharded(kept(parts), self.edges)
+
+
+def survey_of(chunks: Sequence[Delayed], shape: tuple[int, int], dtype: str) -> Survey:
+    """A first look over all shards; different rows are not counted, and there is no digest."""
+    total, energy = np.zeros(1), 0.0
+    lows, highs = [], []
+    for totals, energies, low, high in fetched([task(tasks.looked, chunk) for chunk in chunks]):
+        for more, own in zip(totals, energies.tolist(), strict=True):  # in the order of a survey of one array
+            total, energy = total + more, energy + own
+        lows.append(low)
+        highs.append(high)
+    return Survey.of(shape, dtype, total, energy, np.min(lows, axis=0), np.max(highs, axis=0), shape[0], "")
+
+
+def without_codes(model: Any) -> Any:
+    """The estimator without the codes of its training rows, which need not travel."""
+    bare = copy.copy(model)
+    bare.__dict__.pop("codes_", None)
+    return bare

@@ -1,0 +1,108 @@
+"""Passes over the rows: what each does with some of them, so that it can be done wherever they lie.
+
+``rows.passed(job, codes, workers)`` makes a pass over all rows. What the parts of a pass give adds: the errors and the
+sums of the statistics are exact (_sums.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._parallel import Lock, Workers
+from ._rows import Codes, Part, Source
+from ._sums import Doubles, exact
+from .assignment import Method, assign
+from .dictionaries import TABLE_BYTES, Dictionaries, Tables, code_dtype, table_bytes
+from .update import Statistics
+
+
+class Passed(NamedTuple):
+    """What a pass gives: codes (n, C), their squared error by ``exact``, and the statistics of each fold."""
+
+    codes: Codes
+    error: int
+    statistics: list[Statistics]
+
+
+class Sweep:
+    """Codes, error and statistics by dictionaries: the same for all rows, or one for each of the folds of ``seed``."""
+
+    def __init__(self, dictionaries: Sequence[Dictionaries], method: Method, grid: Doubles, seed: int = 0) -> None:
+        self.dictionaries, self.method, self.grid, self.seed = tuple(dictionaries), method, grid, seed
+        self._lock = Lock()
+        self._tables: dict[int, list[Tables]] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Sweep, (self.dictionaries, self.method, self.grid, self.seed)
+
+    def __sizeof__(self) -> int:
+        return sum(D.nbytes for one in self.dictionaries for D in one.D)
+
+    def tables(self, f: int, workers: Workers) -> list[Tables]:
+        """Tables of a fold's dictionaries, made once where those of all folds may be held, else fold by fold."""
+        with self._lock:
+            if f not in self._tables:
+                if not self._all_at_once():
+                    self._tables.clear()
+                self._tables[f] = [self.method.tables(D, workers) for D in self.dictionaries[f].D]
+            return self._tables[f]
+
+    def _all_at_once(self) -> bool:
+        C, K, _ = self.dictionaries[0].shape
+        return len(self.dictionaries) * table_bytes(C, K) <= TABLE_BYTES
+
+    def over(self, rows: Source, codes: Codes | None, workers: Workers, first: int = 0) -> Passed:
+        """One pass over rows, the first of which has place ``first`` among all, or one for each fold."""
+        like, count = self.dictionaries[0], len(self.dictionaries)
+        out, error = np.empty((len(rows), like.shape[0]), code_dtype(like.shape[1])), 0
+        statistics = [Statistics.none(*like.shape, groups_of(like)) for _ in range(count)]
+        fold_of = rows.folds(count, self.seed, first)
+        for turn in [range(count)] if self._all_at_once() else [range(f, f + 1) for f in range(count)]:
+            for where, chunk in rows.chunks():
+                for f, mine, part in parts_of(chunk, fold_of[where], count, turn):
+                    given = None if codes is None else codes[where][mine]
+                    tables = self.tables(f, workers)
+                    chosen, errors = assign(part, self.dictionaries[f], self.method, given, workers, tables)
+                    out[where][mine] = chosen
+                    statistics[f].take_in(part, chosen, self.grid, workers)
+                    error += exact(errors)
+        return Passed(out, error, statistics)
+
+
+class Collect:
+    """Statistics of codes for dictionaries like those given, of each of ``count`` folds; the codes stay."""
+
+    def __init__(self, like: Dictionaries, grid: Doubles, count: int = 1, seed: int = 0) -> None:
+        self.shape, self.groups = like.shape, groups_of(like)
+        self.grid, self.count, self.seed = grid, count, seed
+
+    def over(self, rows: Source, codes: Codes | None, workers: Workers, first: int = 0) -> Passed:
+        """One pass over rows, the first of which has place ``first`` among all."""
+        assert codes is not None  # it is those that are counted
+        out = [Statistics.none(*self.shape, self.groups) for _ in range(self.count)]
+        fold_of = rows.folds(self.count, self.seed, first)
+        for where, chunk in rows.chunks():
+            for f, mine, part in parts_of(chunk, fold_of[where], self.count, range(self.count)):
+                out[f].take_in(part, codes[where][mine], self.grid, workers)
+        return Passed(codes, 0, out)
+
+
+def groups_of(dictionaries: Dictionaries) -> list[slice]:
+    """Dictionaries that are solved together."""
+    return [block.dictionaries for block in dictionaries.blocks]
+
+
+def parts_of(
+    chunk: Source, fold_of: NDArray[np.uint8], count: int, turn: range
+) -> Iterator[tuple[int, slice | NDArray[np.intp], Source]]:
+    """Each fold of this ``turn``: its number, where its rows lie in the chunk, and the rows."""
+    for f in turn:
+        if count == 1:
+            yield f, slice(None), chunk
+        else:
+            mine = np.flatnonzero(fold_of == f)
+            yield f, mine, Part(chunk, mine)
