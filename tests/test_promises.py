@@ -111,7 +111,7 @@ def test_the_example_of_the_search_page_runs(capsys, tmp_path, monkeypatch):
     names, found = {}, []
     for example in page.split("```python")[1:]:
         quick = example.split("```")[0].replace("n_dictionaries=8,", "8, 16, max_iter=2, init_iter=2, effort=0,")
-        quick = quick.replace("sample.learn, ", "sample.learn[:1000], k=1, ")
+        quick = quick.replace("sample.learn, ", "sample.learn[:1000], k=1, ").replace("recall=0.9", "recall=0.5")
         exec(compile(quick, "search.md", "exec"), names)
         found.append(names["found"])
     truth = names["sample"].groundtruth[:, :1]

@@ -97,7 +97,7 @@ def encode(
 def _demo(learn: Rows, base: Rows, seed: int, jobs: int | None) -> None:
     console = Console()
     console.print(
-        f"learn {learn.shape[0]:,} × {learn.shape[1]}, base {base.shape[0]:,}, K = 256, max_iter = 20, init_iter = 8, "
+        f"learn {learn.shape[0]:,} × {learn.shape[1]}, base {base.shape[0]:,}, K = 256, max_iter = 15, init_iter = 6, "
         f"seed {seed}"
     )
     results: list[Result] = []
@@ -123,8 +123,8 @@ def _demo(learn: Rows, base: Rows, seed: int, jobs: int | None) -> None:
                 estimator = GroupKMeans(
                     bits // 8,
                     init=init,
-                    max_iter=20,
-                    init_iter=8,
+                    max_iter=15,
+                    init_iter=6,
                     random_state=seed,
                     n_jobs=jobs,
                     **plain(order),
