@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import gkmeans as gk
 import reference
 from gkmeans import _core
 from gkmeans._parallel import Workers
@@ -33,6 +34,22 @@ def workers():
 @pytest.fixture(params=LEVELS)
 def level(request):
     return request.param
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    """A model for indexes, and the rows it was fitted on."""
+    X = correlated(np.random.default_rng(1), 500, 6)
+    return gk.GroupKMeans(3, 20, init="random", max_iter=2, effort=0, random_state=0, n_jobs=1).fit(X), X
+
+
+@pytest.fixture
+def folder(fitted, tmp_path):
+    """A flat index of 200 rows on disk."""
+    index = gk.FlatIndex(fitted[0])
+    index.add(fitted[1][:200])
+    index.save(tmp_path / "index")
+    return tmp_path / "index"
 
 
 def whole(rng, *shape, low=-8, high=9):

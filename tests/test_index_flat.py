@@ -247,15 +247,14 @@ def test_rescoring_ranks_by_the_original_vectors(metric, tmp_path):
     assert set(index.search(X[:20], 3, rescore=mapped, oversample=1)[1].ravel()) == set(plain.ravel())
 
 
-def test_a_search_sees_either_all_or_nothing_of_a_batch_added_meanwhile():
-    est, X = model(3, 16)
-    index = gk.FlatIndex(est, n_jobs=1)
+def sees_whole_batches(index, X, **options):
+    """Whether a thread that searches while 40 batches of 50 are added to 50 finds all or nothing of each."""
     index.add(X[:50])
     wrong, done = [], threading.Event()
 
     def watch():
         while not done.is_set():
-            ids = index.search(X[:1], 10_000)[1][0]
+            ids = index.search(X[:1], 10_000, **options)[1][0]
             count = int((ids >= 0).sum())
             if count % 50 or sorted(ids[:count]) != list(range(count)):
                 wrong.append(count)
@@ -266,8 +265,12 @@ def test_a_search_sees_either_all_or_nothing_of_a_batch_added_meanwhile():
         index.add(X[50:100])
     done.set()
     watcher.join()
-    assert not wrong
-    assert len(index) == 2050
+    return not wrong and len(index) == 2050
+
+
+def test_a_search_sees_either_all_or_nothing_of_a_batch_added_meanwhile():
+    est, X = model(3, 16)
+    assert sees_whole_batches(gk.FlatIndex(est, n_jobs=1), X)
 
 
 def test_two_threads_that_add_lose_nothing():

@@ -1,6 +1,5 @@
 """IVFIndex: answers against a plain float scan of the lists probed, balance, two levels, folders, bad input."""
 
-import threading
 import warnings
 
 import numpy as np
@@ -10,7 +9,7 @@ import gkmeans as gk
 from conftest import correlated, message_of
 from gkmeans.index import base, ivf
 from gkmeans.index.segment import quantize
-from test_index_flat import some_filter
+from test_index_flat import sees_whole_batches, some_filter
 
 P = 6
 SIZES = [(1, 2, 1), (3, 16, 5), (2, 40, 9), (8, 256, 3), (3, 300, 16)]
@@ -229,24 +228,7 @@ def test_many_small_batches_find_what_one_large_batch_finds(monkeypatch):
 
 def test_a_search_sees_either_all_or_nothing_of_a_batch_added_meanwhile():
     index, X = fresh()
-    index.add(X[:50])
-    wrong, done = [], threading.Event()
-
-    def watch():
-        while not done.is_set():
-            ids = index.search(X[:1], 10_000, n_probe=5)[1][0]
-            count = int((ids >= 0).sum())
-            if count % 50 or sorted(ids[:count]) != list(range(count)):
-                wrong.append(count)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    for _ in range(40):
-        index.add(X[50:100])
-    done.set()
-    watcher.join()
-    assert not wrong
-    assert len(index) == 2050
+    assert sees_whole_batches(index, X, n_probe=5)
 
 
 def test_rescoring_and_evaluation_use_the_original_vectors():

@@ -5,28 +5,13 @@ import os
 import shutil
 import threading
 
-import numpy as np
 import pytest
 
 import gkmeans as gk
-from conftest import correlated, message_of
+from conftest import message_of
 from gkmeans import _files
 from gkmeans.index import disk
 from test_index_disk import files
-
-
-@pytest.fixture(scope="module")
-def fitted():
-    X = correlated(np.random.default_rng(1), 500, 6)
-    return gk.GroupKMeans(3, 20, init="random", max_iter=2, effort=0, random_state=0, n_jobs=1).fit(X), X
-
-
-@pytest.fixture
-def folder(fitted, tmp_path):
-    index = gk.FlatIndex(fitted[0])
-    index.add(fitted[1][:200])
-    index.save(tmp_path / "index")
-    return tmp_path / "index"
 
 
 def test_a_second_writer_is_refused_until_the_first_closes(fitted, folder):

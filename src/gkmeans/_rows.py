@@ -223,7 +223,7 @@ class Stream(Here):
 
     def block(self, rows: slice | NDArray[np.intp], columns: slice = slice(None)) -> Floats:
         """Float32 rows, found in one pass."""
-        index = np.arange(len(self))[rows] if isinstance(rows, slice) else rows
+        index = np.arange(*rows.indices(len(self))) if isinstance(rows, slice) else rows
         return self.take(index).block(slice(None), columns)
 
     def grid(self, more: Doubles | float = 0.0) -> Doubles:
@@ -313,7 +313,7 @@ class Without(Here):
 
     def block(self, rows: slice | NDArray[np.intp], columns: slice = slice(None)) -> Floats:
         """Float32 rows of those that stay."""
-        index = np.arange(len(self))[rows] if isinstance(rows, slice) else rows
+        index = np.arange(*rows.indices(len(self))) if isinstance(rows, slice) else rows
         return self.rows.block(self._places(index), columns)
 
     def folds(self, count: int, seed: int, first: int = 0) -> NDArray[np.uint8]:

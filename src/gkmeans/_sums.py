@@ -53,7 +53,7 @@ def dealt(n: int, parts: int, seed: int, first: int = 0) -> NDArray[np.uint8]:
     """
     if parts == 1:
         return np.zeros(n, np.uint8)
-    out = (np.arange(n) % UNIT_ROWS % parts).astype(np.uint8)
+    out = np.resize((np.arange(UNIT_ROWS) % parts).astype(np.uint8), n)
     for start, stop in spans(n, UNIT_ROWS):
         np.random.default_rng([seed, (first + start) // UNIT_ROWS]).shuffle(out[start:stop])
     return out

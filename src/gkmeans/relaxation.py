@@ -134,9 +134,8 @@ def relax(
         iteration, shrinkage = state.iteration + 1, Shrinkage(**state.numbers)
         heat = temperature * np.sqrt(1 - iteration / iterations)
         trained = folds.solved(state, parts, shrinkage, run)
-        everything = reduce(add, parts)
-        if not everything.counts.all():
-            trained = together(trained, candidates.revive(mean_of(trained), everything, state.codes, run))
+        if not np.sum([part.counts for part in parts], axis=0).all():
+            trained = together(trained, candidates.revive(mean_of(trained), reduce(add, parts), state.codes, run))
         noisy = [
             heated(trained[f], spread(trained[f], held, state.codes[folds.places[f]]), heat, run.rng)
             for f, held in enumerate(folds.held)

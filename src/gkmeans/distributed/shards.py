@@ -120,7 +120,7 @@ class Shards(Here):
 
     def block(self, rows: slice | NDArray[np.intp], columns: slice = slice(None)) -> Floats:
         """Float32 rows, here."""
-        index = np.arange(len(self))[rows] if isinstance(rows, slice) else rows
+        index = np.arange(*rows.indices(len(self))) if isinstance(rows, slice) else rows
         return self.take(index).block(slice(None), columns)
 
     def grid(self, more: Doubles | float = 0.0) -> Doubles:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -87,7 +87,7 @@ class Index:
         self._state = state if self._disk is None else self._disk.commit(state)
 
     def add(self, X: ArrayLike, ids: ArrayLike | None = None) -> Ids:
-        """Encode vectors and add them.
+        """Encode vectors and add them; an ``IVFIndex`` that is not trained is first trained on them.
 
         Parameters
         ----------
@@ -101,9 +101,15 @@ class Index:
         (n,) int64
             The ids.
         """
-        self._check_ids(X, ids)  # before the work of encoding
+        own = self._check_ids(X, ids)
+        if own is not None:
+            self._check_new(own, self._state)  # before the work of encoding
+        self._prepare(X)
         lookup = self._lookup
-        return self._add(lookup, *lookup.encode(X), ids)
+        return self._add(lookup, *lookup.encode(X), own)
+
+    def _prepare(self, X: ArrayLike) -> None:
+        """Learn from the first vectors added what is needed to encode them."""
 
     def _check_ids(self, X: ArrayLike, ids: ArrayLike | None) -> Ids | None:
         """Ids of rows that are to be added."""
@@ -112,7 +118,6 @@ class Index:
         own, n = check_ids(ids), (*np.shape(X), 0)[0]
         if len(own) != n:
             raise ValueError(f"ids has {len(own)} entries but X has {n} rows; pass an id for each vector")
-        self._check_new(own, self._state)
         return own
 
     def _add(self, lookup: Lookup, codes: ArrayLike, lists: Lists, ids: ArrayLike | None) -> Ids:
@@ -167,21 +172,23 @@ class Index:
 
     def _ranked(
         self,
-        Q: NDArray[np.generic],
+        Q: ArrayLike,
         k: int,
-        segments: Sequence[Segment],
+        filter: Filter,
         rescore: ArrayLike | None,
         oversample: int,
-        best: Callable[[int], Found],
+        best: Callable[[list[Segment], NDArray[np.generic], int], Found],
     ) -> tuple[NDArray[np.floating], Ids]:
         """The k nearest by ``best``, which gives scores and ids, ranked anew by the original vectors where given."""
+        k, oversample = self._check_k(k), check_integer("oversample", oversample, 1)
+        queries, segments = self._lookup.queries(Q), self._kept(filter)
         if rescore is None:
-            scores, ids = best(k)
+            scores, ids = best(segments, queries, k)
             return self._lookup.distances(scores), ids
-        originals = scan.Originals(rescore, Q.shape[1])
+        originals = scan.Originals(rescore, queries.shape[1])
         pool = min(k * oversample, max(k, sum(segment.alive for segment in segments)))
-        ids = best(pool)[1]
-        exact = scan.exact(self.metric, Q, ids, originals)
+        ids = best(segments, queries, pool)[1]
+        exact = scan.exact(self.metric, queries, ids, originals)
         order = np.lexsort((ids, exact), axis=-1)[:, :k]
         exact = np.take_along_axis(exact, order, axis=1)
         return exact if self.metric == "l2" else -exact, np.take_along_axis(ids, order, axis=1)

@@ -8,12 +8,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._rows import Codes, Floats
-from .._validation import check_integer
 from ..estimators.base import AdditiveQuantizer
 from . import scan
-from .base import Evaluation, Filter, Index
+from .base import Evaluation, Filter, Found, Index
 from .lookup import NO_LISTS, Lookup
-from .segment import Ids, live
+from .segment import Ids, Segment, live
 
 
 class FlatIndex(Index):
@@ -103,17 +102,11 @@ class FlatIndex(Index):
         ids : (q, k) int64
             -1 where there are fewer than k, with an infinite distance.
         """
-        k = self._check_k(k)
-        oversample = check_integer("oversample", oversample, 1)
-        queries, segments = self._lookup.queries(Q), self._kept(filter)
-        return self._ranked(
-            queries,
-            k,
-            segments,
-            rescore,
-            oversample,
-            lambda count: scan.search(self._lookup, segments, queries, count, self.n_jobs),
-        )
+
+        def best(segments: list[Segment], queries: NDArray[np.generic], count: int) -> Found:
+            return scan.search(self._lookup, segments, queries, count, self.n_jobs)
+
+        return self._ranked(Q, k, filter, rescore, oversample, best)
 
     def search_radius(self, Q: ArrayLike, radius: float, filter: Filter = None) -> list[tuple[Floats, Ids]]:
         """Find all vectors within a radius.

@@ -14,14 +14,15 @@ from .._frame import Frame
 from .._parallel import Lock, Workers
 from .._rows import Codes, Floats
 from .._validation import check_integer, check_X
+from ..dictionaries import drawn
 from ..estimators.base import AdditiveQuantizer, generator
 from . import probes
-from .base import Evaluation, Filter, Index
+from .base import Evaluation, Filter, Found, Index
 from .coarse import Coarse
 from .lists import ListLookup, residuals
 from .lookup import Lists, units
 from .partition import ROWS_PER_LIST, partition
-from .segment import MERGE_ROWS, Ids, live
+from .segment import MERGE_ROWS, Ids, Segment, live
 
 TRAINING_ROWS = 1 << 17
 """The most residuals that the estimator is fitted on."""
@@ -161,7 +162,7 @@ class IVFIndex(Index):
         if len(data) < self.n_lists:
             raise ValueError(f"X has {len(data)} rows for n_lists={self.n_lists}; pass more, or use fewer lists")
         count = min(len(data), max(ROWS_PER_LIST * self.n_lists, TRAINING_ROWS))
-        rows = data[rng.permutation(len(data))[:count]]
+        rows = data[drawn(len(data), count, rng)]
         sample = units(rows, "X") if self.metric == "cosine" else np.ascontiguousarray(rows, np.float32)
         with Workers(self.n_jobs) as workers:
             scale = np.float32(Frame.of(sample, workers).scale)
@@ -178,26 +179,10 @@ class IVFIndex(Index):
             self._check_empty()  # what was added meanwhile has the codes of an earlier training
             self._trained = ListLookup(est, self.metric, centres, firsts, self.n_jobs)
 
-    def add(self, X: ArrayLike, ids: ArrayLike | None = None) -> Ids:
-        """Encode vectors and add them; an index that is not trained is first trained on them.
-
-        Parameters
-        ----------
-        X : (n, P) array
-            Vectors; a memory-mapped array is read block by block.
-        ids : (n,) integers, optional
-            Their ids, from 0 to 2⁶³ − 2, none of them in the index; by default they go on from the greatest so far.
-
-        Returns
-        -------
-        (n,) int64
-            The ids.
-        """
-        self._check_ids(X, ids)
+    def _prepare(self, X: ArrayLike) -> None:
         with self._training:  # of several threads that add first, one trains
             if not self.is_trained:
                 self._train(X)
-        return super().add(X, ids)
 
     def add_codes(self, codes: ArrayLike, lists: ArrayLike, ids: ArrayLike | None = None) -> Ids:
         """Add vectors by the codes (n, C) of their residuals and their lists (n,); otherwise as ``add``."""
@@ -241,19 +226,12 @@ class IVFIndex(Index):
         ids : (q, k) int64
             -1 where the lists hold fewer than k, with an infinite distance.
         """
-        k = self._check_k(k)
-        oversample = check_integer("oversample", oversample, 1)
         asked = self._probes(n_probe)
-        lookup = self._lookup
-        queries, segments = lookup.queries(Q), self._kept(filter)
-        return self._ranked(
-            queries,
-            k,
-            segments,
-            rescore,
-            oversample,
-            lambda count: probes.search(lookup, segments, queries, count, asked, self.n_jobs),
-        )
+
+        def best(segments: list[Segment], queries: NDArray[np.generic], count: int) -> Found:
+            return probes.search(self._lookup, segments, queries, count, asked, self.n_jobs)
+
+        return self._ranked(Q, k, filter, rescore, oversample, best)
 
     def _probes(self, n_probe: int) -> int:
         return min(check_integer("n_probe", n_probe, 1), self.n_lists)
@@ -291,7 +269,10 @@ class IVFIndex(Index):
 
     def list_sizes(self) -> NDArray[np.int64]:
         """Vectors in each list, (n_lists,)."""
-        return np.bincount(self.codes()[2], minlength=self.n_lists)
+        sizes = np.zeros(self._lookup.n_lists, np.int64)
+        for segment in self._state.segments:
+            sizes += np.bincount(segment.lists(segment.live_rows()), minlength=self.n_lists)
+        return sizes
 
     def evaluate(
         self,
