@@ -36,7 +36,7 @@ def clocked(call: Callable[[], Any]) -> tuple[float, Any]:
 
 def passes(rows: Rows, D: Dictionaries, order: int, workers: Workers) -> dict[str, float]:
     """Seconds of each part of the last of a few passes."""
-    method, groups = GroupAssignment(order), [block.dictionaries for block in D.blocks]
+    method, groups = GroupAssignment(order), D.groups
     codes, _ = assign(rows, D, method, None, workers)
     seconds = {}
     for _ in range(PASSES):

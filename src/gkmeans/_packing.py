@@ -66,7 +66,7 @@ def restored_statistics(arrays: _files.Arrays, dictionaries: Dictionaries) -> St
     """Statistics that fit the dictionaries, from what ``packed_statistics`` gave."""
     C, K, P = dictionaries.shape
     counts, W = _numbers(arrays, "counts", (C, K)), _numbers(arrays, "W", (C, K, P))
-    groups = tuple(block.dictionaries for block in dictionaries.blocks)
+    groups = dictionaries.groups
     Z: Blocks = {}
     for b, c in pairs_of(groups):
         if f"Z{b}.{c}" in arrays:

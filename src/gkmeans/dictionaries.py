@@ -51,6 +51,11 @@ class Dictionaries:
         """(C, K, P)."""
         return self.blocks[-1].dictionaries.stop, self.D[0].shape[1], self.blocks[-1].dims.stop
 
+    @property
+    def groups(self) -> tuple[slice, ...]:
+        """Dictionaries that are solved together, those of each block."""
+        return tuple(block.dictionaries for block in self.blocks)
+
     def full(self) -> Floats:
         """Full-length dictionaries (C, K, P): ``D Rᵀ`` with zeros outside the blocks."""
         C, K, P = self.shape

@@ -8,6 +8,7 @@ is renamed into place after they are flushed. The output takes its name when it 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -193,6 +194,6 @@ class _Job:
 
 def _header(n: int, C: int, dtype: np.dtype[Any]) -> bytes:
     """The start of a .npy file of codes."""
-    text = f"{{'descr': '{dtype.str}', 'fortran_order': False, 'shape': ({n}, {C}), }}".encode()
-    text += b" " * (-(10 + len(text) + 1) % 64) + b"\n"
-    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+    out = io.BytesIO()
+    np.lib.format.write_array_header_1_0(out, {"descr": dtype.str, "fortran_order": False, "shape": (n, C)})
+    return out.getvalue()

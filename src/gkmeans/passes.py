@@ -59,7 +59,7 @@ class Sweep:
         """One pass over rows, the first of which has place ``first`` among all, or one for each fold."""
         like, count = self.dictionaries[0], len(self.dictionaries)
         out, error = np.empty((len(rows), like.shape[0]), code_dtype(like.shape[1])), 0
-        statistics = [Statistics.none(*like.shape, groups_of(like)) for _ in range(count)]
+        statistics = [Statistics.none(*like.shape, like.groups) for _ in range(count)]
         fold_of = rows.folds(count, self.seed, first)
         for turn in [range(count)] if self._all_at_once() else [range(f, f + 1) for f in range(count)]:
             for where, chunk in rows.chunks():
@@ -77,7 +77,7 @@ class Collect:
     """Statistics of codes for dictionaries like those given, of each of ``count`` folds; the codes stay."""
 
     def __init__(self, like: Dictionaries, grid: Doubles, count: int = 1, seed: int = 0) -> None:
-        self.shape, self.groups = like.shape, groups_of(like)
+        self.shape, self.groups = like.shape, like.groups
         self.grid, self.count, self.seed = grid, count, seed
 
     def over(self, rows: Source, codes: Codes | None, workers: Workers, first: int = 0) -> Passed:
@@ -89,11 +89,6 @@ class Collect:
             for f, mine, part in parts_of(chunk, fold_of[where], self.count, range(self.count)):
                 out[f].take_in(part, codes[where][mine], self.grid, workers)
         return Passed(codes, 0, out)
-
-
-def groups_of(dictionaries: Dictionaries) -> list[slice]:
-    """Dictionaries that are solved together."""
-    return [block.dictionaries for block in dictionaries.blocks]
 
 
 def parts_of(

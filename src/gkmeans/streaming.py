@@ -18,7 +18,7 @@ from ._parallel import Workers
 from ._rows import Codes, Source
 from .assignment import Method, assign
 from .dictionaries import Dictionaries
-from .training import revived, updated
+from .training import collected, revived, updated
 from .update import Statistics
 
 PASSES = 2
@@ -73,12 +73,13 @@ def follow(
     codes: Codes | None = None
     links, since = [], []
     for i, (link, method) in enumerate(zip(chain, methods, strict=True)):
-        old, groups = seen.total(i), [block.dictionaries for block in link.blocks]
+        old = seen.total(i)
         for _ in range(PASSES):
             codes, errors = assign(rows, link, method, codes, workers)
-            batch = Statistics.collect(rows, codes, link.shape[1], groups, workers)
-            link = updated(link, old + batch, workers)
-            link = revived(link, old + batch, rows, codes, errors, rng)
+            batch = collected(rows, codes, link, workers)
+            everything = old + batch
+            link = updated(link, everything, workers)
+            link = revived(link, everything, rows, codes, errors, rng)
         links.append(link)
         since.append(seen.since[i] + batch)
     assert codes is not None  # a chain has a link

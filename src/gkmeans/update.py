@@ -160,7 +160,7 @@ class Statistics:
             return out
 
         W = np.stack(workers.map(sums, range(C))).reshape(C, K, P)
-        groups = tuple(block.dictionaries for block in dictionaries.blocks)
+        groups = dictionaries.groups
         return cls(counts, {pair: Z[pair] for pair in pairs_of(groups)}, W, groups)
 
     def __mul__(self, weight: float) -> Statistics:
