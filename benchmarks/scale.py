@@ -176,7 +176,7 @@ def main() -> None:
     part = parts.add_parser("drift")
     part.add_argument("--rows", type=int, default=50_000)
     part.add_argument("--relaxation", type=float, default=0.0)
-    part.add_argument("--decay", type=float, default=0.8)
+    part.add_argument("--decay", type=float, default=0.95)
     part = parts.add_parser("resume")
     part.add_argument("--kills", type=int, default=20)
     options = parser.parse_args()

@@ -124,6 +124,34 @@ def test_decay_follows_data_that_changes(rng, X):
     assert following.seen_.weight == 0.5**15
 
 
+def turned(X, new, monkeypatch, factor):
+    """A model that followed X and then new data, which is noticed at ``factor`` times the usual distortion."""
+    monkeypatch.setattr("gkmeans.estimators.base.TURN", factor)
+    return fed(fed(small(4, 16), X, 500, decay=0.9), new, 500, decay=0.9)
+
+
+def test_data_that_turns_is_fitted_anew(rng, X, monkeypatch):
+    new = np.maximum(correlated(rng, 4000, 6), 0) ** 2 * [1, 9, 1, 9, 1, 9]
+    alone = small(4, 16).fit(new).relative_distortion(new)
+    noticed, followed = (turned(X, new, monkeypatch, factor) for factor in (1.5, np.inf))
+    assert noticed.relative_distortion(new) < 1.05 * alone
+    assert noticed.relative_distortion(new) < 0.97 * followed.relative_distortion(new)
+    assert len(noticed._turn) < 16 * 4 * 16  # no more rows are kept than a start takes
+    assert noticed.history_.size > followed.history_.size
+
+
+def test_a_model_of_one_odd_batch_does_not_take_the_place_of_a_good_one(rng, X, monkeypatch):
+    odd = rng.standard_normal((500, 6)) * X.std()
+    noticed, followed = (turned(X, np.concatenate([odd, X]), monkeypatch, factor) for factor in (1.5, np.inf))
+    assert noticed.relative_distortion(X) < 1.02 * followed.relative_distortion(X)
+
+
+def test_no_batch_is_kept_where_nothing_fades(rng, X):
+    est = fed(small(), X, 500)
+    est.partial_fit(100 * rng.standard_normal((500, 6)))
+    assert len(est._turn) == 0
+
+
 def test_decay_of_nothing_forgets_all_before(X):
     est = fed(small(), X[:1000], 500)
     est.partial_fit(X[1000:2000], decay=0)

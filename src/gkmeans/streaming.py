@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ._frame import Frame
 from ._parallel import Workers
@@ -23,6 +24,12 @@ from .update import Statistics
 
 PASSES = 2
 """Times that each link codes a batch and is solved."""
+
+TURN = 1.5
+"""Data that fades has turned when a batch has so many times the relative distortion of those before."""
+
+USUAL = 0.9
+"""What the relative distortion of earlier batches counts in that which is usual."""
 
 Chain = tuple[Dictionaries, ...]
 
@@ -68,14 +75,18 @@ def follow(
     seen: Seen,
     rng: np.random.Generator,
     workers: Workers,
-) -> tuple[Chain, Seen, Codes, float]:
-    """The chain and what it has seen after a batch of ``rows``; the batch's codes and their squared error."""
+) -> tuple[Chain, Seen, Codes, float, float]:
+    """The chain and what it has seen after a batch of ``rows``; the batch's codes, and its squared error when it came
+    to the last link and when it had been learned.
+    """
     codes: Codes | None = None
     links, since = [], []
     for i, (link, method) in enumerate(zip(chain, methods, strict=True)):
         old = seen.total(i)
-        for _ in range(PASSES):
+        for turn in range(PASSES):
             codes, errors = assign(rows, link, method, codes, workers)
+            if turn == 0:
+                first = float(errors.sum(dtype=np.float64))
             batch = collected(rows, codes, link, workers)
             everything = old + batch
             link = updated(link, everything, workers)
@@ -83,9 +94,36 @@ def follow(
         links.append(link)
         since.append(seen.since[i] + batch)
     assert codes is not None  # a chain has a link
-    return tuple(links), replace(seen, since=tuple(since)), codes, float(errors.sum(dtype=np.float64))
+    return tuple(links), replace(seen, since=tuple(since)), codes, first, float(errors.sum(dtype=np.float64))
 
 
 def solved(chain: Chain, seen: Seen, workers: Workers) -> Chain:
     """The chain that all that was seen gives."""
     return tuple(updated(link, seen.total(i), workers) for i, link in enumerate(chain))
+
+
+class Turn:
+    """Batches since the data turned, from which a model is fitted anew whenever their number has doubled.
+
+    A chain that follows batches keeps its rotation and the part of the space that each dictionary serves; data of
+    another kind wants others.
+    """
+
+    def __init__(self) -> None:
+        self.batches: list[NDArray[np.generic]] = []
+        self.fitted = 0
+
+    def __len__(self) -> int:
+        return sum(map(len, self.batches))
+
+    def add(self, batch: NDArray[np.generic]) -> None:
+        """Keep a batch."""
+        self.batches.append(np.array(batch))
+        self.fitted = self.fitted or len(batch)
+
+    def rows_to_fit(self, coming: int, enough: int) -> NDArray[np.generic] | None:
+        """All rows, where those ``coming`` would double what was fitted last or make ``enough``; else None."""
+        if not self.batches or len(self) + coming < min(2 * self.fitted, enough):
+            return None
+        self.fitted = len(self) + coming
+        return np.concatenate(self.batches)

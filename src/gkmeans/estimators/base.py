@@ -31,7 +31,7 @@ from ..assignment import Method
 from ..batches import Batches
 from ..checkpoint import Checkpoint
 from ..dictionaries import Dictionaries
-from ..streaming import Chain, Seen, follow
+from ..streaming import TURN, USUAL, Chain, Seen, Turn, follow
 from ..survey import Survey, blocks_of, survey, warn_about
 from ..training import Run, relative
 from ..update import Statistics
@@ -62,6 +62,8 @@ class AdditiveQuantizer(Coder):
     seen_: Seen
     _held: list[NDArray[np.generic]]
     _started: int
+    _turn: Turn
+    _usual: float
 
     # What each estimator has of its own.
 
@@ -160,7 +162,7 @@ class AdditiveQuantizer(Coder):
             learned = replace(learned, codes=np.asarray(learned.codes))
         self.shift_, self.scale_ = rows.frame.shift, rows.frame.scale
         self._keep(learned, run.history, run.last)
-        for name in ("seen_", "_held"):
+        for name in ("seen_", "_held", "_turn", "_usual"):
             self.__dict__.pop(name, None)
 
     def _identity(self, found: Survey) -> dict[str, Any]:
@@ -204,7 +206,9 @@ class AdditiveQuantizer(Coder):
         decay : float from 0 to 1, default=1.0
             What earlier rows count from now on, of what they counted before; below 1 the model follows data that
             changes: with batches of n rows it remembers about ``n / (1 - decay)`` of them. The rows of the first
-            batches do not fade while they are kept.
+            batches do not fade while they are kept. Where a batch has 1.5 times the relative distortion of those
+            before, the data has turned: from then on batches are kept as the first ones were, and where a model fitted
+            on them is better on the next batch, it takes the place of this one.
 
         Returns
         -------
@@ -228,10 +232,37 @@ class AdditiveQuantizer(Coder):
         count = sum(map(len, held)) + len(data)
         if held and count >= min(2 * self._started, self._enough()):
             return self._begin(X, held)
+        if not held and decay < 1:
+            self._watch(data)
         self._follow(data, 1.0 if held else decay)
         if held:
             self._held = [*held, np.array(data)]
         return self
+
+    def _watch(self, data: NDArray[np.generic]) -> None:
+        """Fit anew on the batches since the data turned, where they are many enough and it helps with this one."""
+        turn: Turn = getattr(self, "_turn", Turn())
+        rows = turn.rows_to_fit(len(data), self._enough())
+        if rows is None:
+            return
+        fresh = clone(self).fit(rows)
+        distortion = fresh.relative_distortion(data)
+        if distortion < self.relative_distortion(data):
+            self.__dict__.pop("seen_", None)
+            self._usual = distortion
+            self.shift_, self.scale_ = fresh.shift_, fresh.scale_
+            fitted = Learned(fresh._final(), fresh.codes_, fresh.stages_)
+            self._keep(fitted, [*self.history_, *fresh.history_], self.n_iter_ + fresh.n_iter_)
+
+    def _note(self, data: NDArray[np.generic], distortion: float, decay: float) -> None:
+        """Take in how well a batch was known before it was learned; keep it where the data has turned."""
+        turn: Turn = getattr(self, "_turn", Turn())
+        usual = getattr(self, "_usual", TURN * float(self.history_[-1]))  # new rows have more than those of a fit
+        if decay < 1 and (turn.batches or distortion > TURN * usual):
+            turn.add(data)
+        over = len(turn) >= self._enough()
+        self._turn = Turn() if over else turn
+        self._usual = distortion if over else USUAL * usual + (1 - USUAL) * distortion
 
     def _enough(self) -> int:
         """Rows from which batches are followed by their statistics alone."""
@@ -292,8 +323,10 @@ class AdditiveQuantizer(Coder):
         rows, rng = Rows(data, self._frame()), generator(self.random_state)
         with Workers(check_n_jobs(self.n_jobs)) as workers:
             seen = self._what_was_seen(workers).faded(decay)
-            chain, seen, codes, error = follow(rows, *self._links(), seen, rng, workers)
-            distortion = relative(error, rows.energy(workers))
+            chain, seen, codes, first, error = follow(rows, *self._links(), seen, rng, workers)
+            energy = rows.energy(workers)
+            distortion = relative(error, energy)
+        self._note(data, relative(first, energy), decay)
         self._keep(self._learned(chain, codes), [*self.history_, distortion], self.n_iter_ + 1)
         self.seen_ = seen
 

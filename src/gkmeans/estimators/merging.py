@@ -70,5 +70,6 @@ def merge(models: Sequence[AdditiveQuantizer]) -> AdditiveQuantizer:
     out._keep(out._learned(chain, np.empty((0, C), code_dtype(K))), first.history_.tolist(), first.n_iter_)
     del out.codes_
     out.seen_ = seen
-    out.__dict__.pop("_held", None)
+    for name in ("_held", "_turn", "_usual"):
+        out.__dict__.pop(name, None)
     return out
