@@ -1,4 +1,4 @@
-"""The constants of the cost model in docs/distributed.md: processor time of each part of a pass, on one thread.
+"""The constants of the cost model in docs/scaling.md: processor time of each part of a pass, on one thread.
 
 python benchmarks/cost.py [--rows 8192]
 
