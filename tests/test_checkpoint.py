@@ -13,6 +13,7 @@ import gkmeans as gk
 from conftest import message_of, same_bits
 from gkmeans import training
 from gkmeans._files import FileError
+from gkmeans.checkpoint import Checkpoint
 
 KILLER = Path(__file__).with_name("kill_fit.py")
 
@@ -119,6 +120,15 @@ def test_another_fit_is_refused_and_the_checkpoint_kept(X, tmp_path):
     assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
 
+def test_a_folder_that_a_fit_is_using_is_refused(X, tmp_path):
+    est = small().fit(X, checkpoint=tmp_path)
+    found = json.loads((tmp_path / "fit.json").read_text())["identity"]
+    running = Checkpoint(tmp_path, found, np.random.default_rng(0))
+    assert "that is running" in message_of(lambda: small().fit(X, checkpoint=tmp_path), FileError)
+    running.close()
+    assert same_bits(small().fit(X, checkpoint=tmp_path), est)
+
+
 def test_a_folder_of_something_else_is_refused(X, tmp_path):
     (tmp_path / "thesis.tex").write_text("mine")
     assert "not empty" in message_of(lambda: small().fit(X, checkpoint=tmp_path))
@@ -130,7 +140,7 @@ def test_what_a_kill_left_of_a_file_is_taken_away(X, tmp_path):
     for name in (".fit.json.x7q_k2", ".training-0001.safetensors.abc"):
         (tmp_path / name).write_bytes(b"half")
     small(relaxation=0).fit(X, checkpoint=tmp_path)
-    assert sorted(path.name.split("-")[0] for path in tmp_path.iterdir()) == ["fit.json", *["training"] * 5]
+    assert sorted(path.name.split("-")[0] for path in tmp_path.iterdir()) == ["fit.json", "lock", *["training"] * 5]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": "other", "version": 1, "identity": {}}'])

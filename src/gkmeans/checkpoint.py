@@ -13,7 +13,7 @@ import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from ._packing import packed_dictionaries, restored_dictionaries
 from ._rows import Codes
 from .dictionaries import Dictionaries, code_dtype
 
-KIND, FIT = "gkmeans-checkpoint", "fit.json"
+KIND, FIT, LOCK = "gkmeans-checkpoint", "fit.json", "lock"
 _BESIDE = re.compile(r"\.(fit\.json|training-[0-9]{4}\.safetensors)\.\w+")
 
 
@@ -39,28 +39,60 @@ class State:
 
 
 class Checkpoint:
-    """The folder of one fit, for the data and the settings that ``identity`` holds."""
+    """The folder of one fit, its own until ``close``, for the data and the settings that ``identity`` holds."""
 
     def __init__(self, folder: str | os.PathLike[str], identity: dict[str, Any], rng: np.random.Generator) -> None:
         self.folder = Path(folder)
         self._next = 0
-        path = self.folder / FIT
+        self._lock: IO[bytes] | None = None
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            for beside in self.folder.glob(".*.*"):  # what a kill left of a file that was being written
-                if _BESIDE.fullmatch(beside.name):
-                    beside.unlink()
-            if path.exists():
-                set_random(rng, self._check(path, identity), path)
-            elif any(self.folder.iterdir()):
-                raise FileError(f"{self.folder} is not empty and holds no checkpoint; pass a new folder")
-            else:
-                whole = {"format": KIND, "version": _files.VERSION, "identity": identity, "random": random_of(rng)}
-                _files.write_bytes(path, json.dumps(whole, indent=1).encode())
+            self._open(identity, rng)
         except OSError as error:
+            self.close()
             raise FileError(
                 f"{self.folder} cannot keep a checkpoint ({error}); use a folder that can be written"
             ) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, identity: dict[str, Any], rng: np.random.Generator) -> None:
+        """Begin a checkpoint, or go on from one."""
+        path = self.folder / FIT
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not path.exists() and any(
+            file.name != LOCK for file in self.folder.iterdir() if not _BESIDE.fullmatch(file.name)
+        ):
+            raise FileError(f"{self.folder} is not empty and holds no checkpoint; pass a new folder")
+        self._acquire()
+        for beside in self.folder.glob(".*.*"):  # what a kill left of a file that was being written
+            if _BESIDE.fullmatch(beside.name):
+                beside.unlink()
+        if path.exists():
+            set_random(rng, self._check(path, identity), path)
+            return
+        whole = {"format": KIND, "version": _files.VERSION, "identity": identity, "random": random_of(rng)}
+        _files.write_bytes(path, json.dumps(whole, indent=1).encode())
+
+    def _acquire(self) -> None:
+        """Keep other fits from this folder."""
+        try:
+            import fcntl
+        except ImportError:  # a system without locks of files
+            return
+        self._lock = open(self.folder / LOCK, "ab")  # noqa: SIM115  held until close
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise FileError(
+                f"{self.folder} is the checkpoint of a fit that is running; wait for it, or pass another folder"
+            ) from error
+
+    def close(self) -> None:
+        """Let other fits use the folder."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
     def _check(self, path: Path, identity: dict[str, Any]) -> Any:
         """Raise where the checkpoint is of another fit; the random numbers that the fit began with."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -156,9 +156,10 @@ class AdditiveQuantizer(Coder):
             warn_about(found, K)
             reporter.expect(self._start_iterations(rows.n_features) + self.max_iter)
             run = Run(found.energy, self._method(C, K), self.tol, rng, workers, reporter)
-            if checkpoint is not None:
-                run.checkpoint = Checkpoint(checkpoint, self._identity(found), rng)
-            learned = self._learn(rows, run, self.max_iter)
+            with ExitStack() as stack:
+                if checkpoint is not None:
+                    run.checkpoint = stack.enter_context(closing(Checkpoint(checkpoint, self._identity(found), rng)))
+                learned = self._learn(rows, run, self.max_iter)
             learned = replace(learned, codes=np.asarray(learned.codes))
         self.shift_, self.scale_ = rows.frame.shift, rows.frame.scale
         self._keep(learned, run.history, run.last)
