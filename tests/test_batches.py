@@ -1,9 +1,11 @@
 """Training on batches: partial_fit with and without decay, merge, and a fit on more than memory holds."""
 
+import copy
 import itertools
 import json
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -121,35 +123,108 @@ def test_decay_follows_data_that_changes(rng, X):
     alone = small().fit(new).relative_distortion(new)
     assert following.relative_distortion(new) < 1.15 * alone
     assert following.relative_distortion(new) < keeping.relative_distortion(new)
-    assert following.seen_.weight == 0.5**15
 
 
-def turned(X, new, monkeypatch, factor):
-    """A model that followed X and then new data, which is noticed at ``factor`` times the usual distortion."""
-    monkeypatch.setattr("gkmeans.estimators.base.TURN", factor)
-    return fed(fed(small(4, 16), X, 500, decay=0.9), new, 500, decay=0.9)
+def kept(est):
+    """Rows kept since the data turned."""
+    return sum(map(len, est._turn)) if hasattr(est, "_turn") else 0
 
 
-def test_data_that_turns_is_fitted_anew(rng, X, monkeypatch):
-    new = np.maximum(correlated(rng, 4000, 6), 0) ** 2 * [1, 9, 1, 9, 1, 9]
+def followed(est, X, size, monkeypatch, factor, decay=0.9):
+    """A copy of ``est`` after batches, of which one is odd at ``factor`` times the usual distortion."""
+    monkeypatch.setattr("gkmeans.streaming.TURN", factor)
+    return fed(copy.deepcopy(est), X, size, decay=decay)
+
+
+@pytest.fixture
+def other_kind(rng):
+    return np.maximum(correlated(rng, 4000, 6), 0) ** 2 * [1, 9, 1, 9, 1, 9]
+
+
+@pytest.mark.parametrize("size", [500, 1000, 2000])
+def test_data_that_turns_is_fitted_anew(size, X, other_kind, monkeypatch):
+    start, new = small(4, 16).fit(X), other_kind
     alone = small(4, 16).fit(new).relative_distortion(new)
-    noticed, followed = (turned(X, new, monkeypatch, factor) for factor in (1.5, np.inf))
-    assert noticed.relative_distortion(new) < 1.05 * alone
-    assert noticed.relative_distortion(new) < 0.97 * followed.relative_distortion(new)
-    assert len(noticed._turn) < 16 * 4 * 16  # no more rows are kept than a start takes
-    assert noticed.history_.size > followed.history_.size
+    noticed, unnoticed = (followed(start, new, size, monkeypatch, factor) for factor in (1.5, np.inf))
+    assert noticed.relative_distortion(new) < 1.6 * alone  # 0.9 forgets quickly
+    assert noticed.relative_distortion(new) < unnoticed.relative_distortion(new)
+    assert kept(noticed) < 16 * 4 * 16  # no more than a start takes
+    assert noticed.history_.size > unnoticed.history_.size
+    assert len(noticed.codes_) == size
 
 
-def test_a_model_of_one_odd_batch_does_not_take_the_place_of_a_good_one(rng, X, monkeypatch):
-    odd = rng.standard_normal((500, 6)) * X.std()
-    noticed, followed = (turned(X, np.concatenate([odd, X]), monkeypatch, factor) for factor in (1.5, np.inf))
-    assert noticed.relative_distortion(X) < 1.02 * followed.relative_distortion(X)
+@pytest.mark.parametrize(("size", "rows"), [(1, 100), (4, 200), (500, 2000)])
+def test_rows_of_the_same_kind_leave_the_model(size, rows, X, monkeypatch):
+    start = small(4, 16).fit(X[:2000])
+    noticed, unnoticed = (followed(start, X[2000:][:rows], size, monkeypatch, f, 0.999) for f in (1.5, np.inf))
+    assert noticed.relative_distortion(X) < 1.02 * unnoticed.relative_distortion(X)
+
+
+def test_odd_batches_among_good_ones_leave_the_model(rng, X, monkeypatch):
+    start, odd = small(4, 16).fit(X), rng.standard_normal((200, 6)) * X.std()
+    batches = np.concatenate([odd, X[:2000]])
+    noticed, unnoticed = (followed(start, batches, 100, monkeypatch, factor, 0.999) for factor in (1.5, np.inf))
+    assert kept(followed(start, odd, 100, monkeypatch, 1.5, 0.999)) == 200
+    assert noticed.relative_distortion(X) < 1.02 * unnoticed.relative_distortion(X)
 
 
 def test_no_batch_is_kept_where_nothing_fades(rng, X):
     est = fed(small(), X, 500)
     est.partial_fit(100 * rng.standard_normal((500, 6)))
-    assert len(est._turn) == 0
+    assert kept(est) == 0
+
+
+@pytest.mark.parametrize("factor", [0, 1e-25, 1e-38])
+def test_batches_without_a_size_do_not_disturb_those_after_them(factor, X):
+    est = small(4, 16).fit(X[:2000])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", gk.DataWarning)
+        for part in (X[:500] * factor, X[500:1000], X[1000:2000], X[2000:4000]):
+            est.partial_fit(part, decay=0.9)
+    assert 0 < est.seen_.usual < 1
+    assert est.relative_distortion(X) < 1
+
+
+def test_a_saved_model_knows_what_was_usual(X, other_kind, tmp_path):
+    est = small(4, 16).fit(X).partial_fit(X[:500], decay=0.9)
+    est.save(tmp_path / "model")
+    assert gk.load(tmp_path / "model").seen_.usual == est.seen_.usual > 0
+
+
+def test_a_function_may_fill_one_array_again_and_again(X):
+    def one_array():
+        buffer = np.empty_like(X[:300])
+        for first in range(0, 1200, 300):
+            buffer[:] = X[first : first + 300]
+            yield buffer
+
+    assert same_bits(small().fit(gk.Batches(one_array)), small().fit(X[:1200]))
+
+
+def test_a_look_over_wide_rows_takes_few_blocks_at_once(monkeypatch):
+    monkeypatch.setattr(survey, "CHUNK_FLOATS", 5000)
+    taken = []
+    blocks = (taken.append(i) or np.full((10, 100), float(i)) for i in range(40))
+    with Workers(2) as workers:
+        looks = survey._looks(blocks, workers)
+        next(looks)
+        assert len(taken) == 5
+        assert len(list(looks)) == 39
+
+
+def test_models_fitted_anew_are_not_merged(X, other_kind):
+    start = small(4, 16).fit(X).mark_start()
+    models = [fed(copy.deepcopy(start), part, 1000, decay=0.9) for part in (X, other_kind)]
+    assert "turned" in message_of(lambda: gk.merge(models))
+
+
+def test_a_frame_whose_data_turns_gives_no_warning(X, other_kind):
+    old, new = (pd.DataFrame(rows, columns=list("abcdef")) for rows in (X, other_kind))
+    est = small(4, 16).fit(old)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        est.partial_fit(new[:1000], decay=0.9).partial_fit(new[1000:3000], decay=0.9)
+    assert est.feature_names_in_.tolist() == list("abcdef")
 
 
 def test_decay_of_nothing_forgets_all_before(X):

@@ -1,9 +1,13 @@
 """A fit with a checkpoint ends with the bits of one that was never interrupted, whenever it is killed."""
 
+import errno
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +17,7 @@ import gkmeans as gk
 from conftest import message_of, same_bits
 from gkmeans import training
 from gkmeans._files import FileError
+from gkmeans._lock import Lock
 from gkmeans.checkpoint import Checkpoint
 
 KILLER = Path(__file__).with_name("kill_fit.py")
@@ -127,6 +132,28 @@ def test_a_folder_that_a_fit_is_using_is_refused(X, tmp_path):
     assert "that is running" in message_of(lambda: small().fit(X, checkpoint=tmp_path), FileError)
     running.close()
     assert same_bits(small().fit(X, checkpoint=tmp_path), est)
+
+
+def test_a_process_forked_during_a_fit_does_not_hold_its_checkpoint(tmp_path):
+    lock = Lock(tmp_path / "lock", "taken")
+    child = os.fork()
+    if not child:
+        time.sleep(60)
+        os._exit(0)
+    try:
+        lock.release()
+        Lock(tmp_path / "lock", "taken").release()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_a_file_system_without_locks_keeps_checkpoints(X, tmp_path, monkeypatch):
+    def nothing(file, operation):
+        raise OSError(errno.ENOSYS, "not here")
+
+    monkeypatch.setattr("fcntl.flock", nothing)
+    assert small().fit(X, checkpoint=tmp_path).n_iter_ == 5
 
 
 def test_a_folder_of_something_else_is_refused(X, tmp_path):

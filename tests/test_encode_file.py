@@ -1,5 +1,6 @@
 """Files of vectors to files of codes: every format, bounded, resumed after a kill, refused where the input changes."""
 
+import copy
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 import gkmeans as gk
 from conftest import correlated
 from gkmeans import encode_files as module
+from gkmeans._lock import Lock
 from gkmeans.cli import app
 
 KILLER = Path(__file__).with_name("kill_encode.py")
@@ -138,7 +140,42 @@ def test_codes_of_something_else_are_kept(est, X, tmp_path, monkeypatch):
         gk.encode_file(other, tmp_path / "X.npy", tmp_path / "codes.npy")
     with pytest.raises(gk.FileError, match="effort"):
         gk.encode_file(est, tmp_path / "X.npy", tmp_path / "codes.npy", effort=0)
+    with pytest.raises(gk.FileError, match="effort"):
+        gk.encode_file(clone_with(est, effort=0), tmp_path / "X.npy", tmp_path / "codes.npy")
+    np.save(tmp_path / "Y.npy", X[::-1])
+    with pytest.raises(gk.FileError, match="file"):
+        gk.encode_file(est, tmp_path / "Y.npy", tmp_path / "codes.npy")
     assert gk.encode_file(est, tmp_path / "X.npy", tmp_path / "codes.npy") == 1000
+    assert (np.load(tmp_path / "codes.npy") == est.encode(X)).all()
+
+
+def clone_with(est, **params):
+    return copy.copy(est).set_params(**params)
+
+
+def test_an_output_that_another_encoding_writes_is_refused(est, X, tmp_path):
+    np.save(tmp_path / "X.npy", X)
+    running = Lock(tmp_path / "codes.npy.part", "refused")
+    with pytest.raises(gk.FileError, match="another encoding"):
+        gk.encode_file(est, tmp_path / "X.npy", tmp_path / "codes.npy")
+    running.release()
+    assert gk.encode_file(est, tmp_path / "X.npy", tmp_path / "codes.npy") == 1000
+
+
+def test_a_file_by_columns_that_is_truncated_is_an_error(X, tmp_path):
+    np.save(tmp_path / "X.npy", np.asfortranarray(X))
+    opened = gk.vectors.opened(tmp_path / "X.npy")
+    os.truncate(tmp_path / "X.npy", 9000)
+    with pytest.raises(gk.FileError, match="truncated"):
+        list(opened.batches())
+
+
+def test_a_file_that_is_written_to_while_it_is_read_is_an_error(X, tmp_path):
+    np.save(tmp_path / "X.npy", X)
+    opened = gk.vectors.opened(tmp_path / "X.npy")
+    os.utime(tmp_path / "X.npy", ns=(0, 0))
+    with pytest.raises(gk.FileError, match="written to"):
+        list(opened.batches())
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"identity": 1, "done": "x"}'])

@@ -17,7 +17,19 @@ LINES, FUNCTION_LINES = 400, 60
 
 # the way data flows; a module imports only what stands before it
 LINE = [
-    *("_core", "_parallel", "_sums", "_frame", "_rows", "_progress", "_files", "_formats", "_batched", "vectors"),
+    *(
+        "_core",
+        "_parallel",
+        "_sums",
+        "_frame",
+        "_rows",
+        "_progress",
+        "_files",
+        "_lock",
+        "_formats",
+        "_batched",
+        "vectors",
+    ),
     *("dictionaries", "_validation", "batches", "assignment", "pursuit"),
     *(
         "update",

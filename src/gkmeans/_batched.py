@@ -5,6 +5,8 @@ Mapped memory would end the process where a file is truncated meanwhile; here it
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +19,7 @@ from ._formats import Array
 from ._parallel import spans
 
 BATCH_BYTES = 1 << 24
+_SOME = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -25,8 +28,22 @@ class Opened:
 
     path: Path
     n: int
-    size: int  # bytes of the file
+    stat: os.stat_result
     rows: Callable[[int], Iterator[Array]]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self.stat.st_size
+
+    def digest(self) -> str:
+        """Of a million bytes of the start, the middle and the end of the file."""
+        found = hashlib.sha256()
+        with self.path.open("rb") as file:
+            for place in (0, self.size // 2, max(0, self.size - _SOME)):
+                file.seek(place)
+                found.update(file.read(_SOME))
+        return found.hexdigest()
 
     def batches(self, start: int = 0) -> Iterator[Array]:
         """Rows (m, P) from row ``start`` on; raises where the file does not stay as it was."""
@@ -42,32 +59,36 @@ class Opened:
             raise _formats.bad(self.path, f"{self.n - seen} of its {self.n} rows are missing", "take a whole copy")
 
     def _check(self) -> None:
-        size = self.path.stat().st_size
-        if size != self.size:
-            raise _formats.bad(
-                self.path,
-                f"it was {self.size} bytes and is {size} now: it {'grew' if size > self.size else 'was truncated'} "
-                "while it was read",
-                "use a file that nobody writes to, or a copy",
-            )
+        now = self.path.stat()
+        if now.st_size != self.size:
+            what = "grew" if now.st_size > self.size else "was truncated"
+            problem = f"it was {self.size} bytes and is {now.st_size} now: it {what} while it was read"
+        elif now.st_mtime_ns != self.stat.st_mtime_ns:
+            problem = "it was written to while it was read"
+        else:
+            return
+        raise _formats.bad(self.path, problem, "use a file that nobody writes to, or a copy")
 
 
 def opened(path: Path, kind: str, dataset: str | None, read: Callable[[], Array]) -> Opened:
     """A file of this kind, its header checked; ``read`` gives its array, mapped where the format can."""
-    size = path.stat().st_size
+    stat = path.stat()
     if kind == "HDF5":
         n = _formats.hdf5_shape(path, dataset)[0]
-        return Opened(path, n, size, lambda start: _hdf5(path, dataset, start))
+        return Opened(path, n, stat, lambda start: _hdf5(path, dataset, start))
     if kind == "Parquet":
         n = _formats.parquet_rows(path)
-        return Opened(path, n, size, lambda start: _skipped(_formats.parquet_batches(path, dataset), start))
+        return Opened(path, n, stat, lambda start: _skipped(_formats.parquet_batches(path, dataset), start))
     array = read()
     n = len(array)
     if isinstance(array, np.memmap) and array.ndim == 2 and array.strides[1] == array.itemsize:
         where = array.offset if kind != "vecs" else array.offset + 4
         layout = (n, array.shape[1], array.dtype, array.strides[0], where)
-        return Opened(path, n, size, lambda start: _plain(path, *layout, start))
-    return Opened(path, n, size, lambda start: (array[slice(*span)] for span in _spans(array, start)))
+        return Opened(path, n, stat, lambda start: _plain(path, *layout, start))
+    if isinstance(array, np.memmap) and array.ndim == 2 and array.strides[0] == array.itemsize:
+        columns = (n, array.shape[1], array.dtype, array.offset)
+        return Opened(path, n, stat, lambda start: _columns(path, *columns, start))
+    return Opened(path, n, stat, lambda start: (array[slice(*span)] for span in _spans(array, start)))
 
 
 def _spans(array: Array, start: int) -> list[tuple[int, int]]:
@@ -87,6 +108,18 @@ def _plain(path: Path, n: int, P: int, dtype: np.dtype[Any], record: int, where:
                 raise _formats.bad(path, f"it was truncated after row {start + first}", "use a whole copy")
             rows = data.reshape(last - first, record)[:, : P * dtype.itemsize]
             yield np.ascontiguousarray(rows).view(dtype)
+
+
+def _columns(path: Path, n: int, P: int, dtype: np.dtype[Any], where: int, start: int) -> Iterator[Array]:
+    """Rows of an array that lies column by column, the first column at byte ``where``."""
+    with path.open("rb") as file:
+        for first, last in spans(n - start, max(1, BATCH_BYTES // (P * dtype.itemsize))):
+            out = np.empty((P, last - first), dtype)
+            for p in range(P):
+                file.seek(where + (p * n + start + first) * dtype.itemsize)
+                if file.readinto(out[p].view(np.uint8)) != out[p].nbytes:
+                    raise _formats.bad(path, f"it was truncated in column {p}", "use a whole copy")
+            yield np.ascontiguousarray(out.T)
 
 
 def _hdf5(path: Path, dataset: str | None, start: int) -> Iterator[Array]:

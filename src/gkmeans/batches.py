@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import vectors
+from ._batched import Opened
 from ._rows import READ_ROWS, regrouped
 from ._validation import check_rows
 
@@ -56,6 +57,7 @@ class Batches:
         if not callable(source) and not isinstance(source, Iterable):
             raise ValueError(f"source={source!r} is no iterable; pass files, arrays, or a function that gives them")
         self.source, self.dataset = source, dataset
+        self._files: dict[str, Opened] = {}
 
     def __iter__(self) -> Iterator[NDArray[Any]]:
         """One pass: arrays (m, P) of one width and dtype, checked."""
@@ -84,9 +86,12 @@ class Batches:
 
     def _arrays(self, item: Batch) -> Iterator[NDArray[Any]]:
         if isinstance(item, str | os.PathLike):
-            yield from vectors.batches(item, dataset=self.dataset)
+            path = os.fspath(item)
+            if path not in self._files:  # checked once; each pass reads it once
+                self._files[path] = vectors.opened(path, self.dataset)
+            yield from self._files[path].batches()
         else:
-            yield np.asarray(item)
+            yield np.array(item) if callable(self.source) else np.asarray(item)  # a function may use its array again
 
     def checked(self) -> Iterator[NDArray[Any]]:
         """Blocks of rows whose values float32 can square; an error names the row."""

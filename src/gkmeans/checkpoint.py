@@ -13,12 +13,13 @@ import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
 from . import _files
 from ._files import FileError
+from ._lock import Lock
 from ._packing import packed_dictionaries, restored_dictionaries
 from ._rows import Codes
 from .dictionaries import Dictionaries, code_dtype
@@ -44,7 +45,7 @@ class Checkpoint:
     def __init__(self, folder: str | os.PathLike[str], identity: dict[str, Any], rng: np.random.Generator) -> None:
         self.folder = Path(folder)
         self._next = 0
-        self._lock: IO[bytes] | None = None
+        self._lock: Lock | None = None
         try:
             self._open(identity, rng)
         except OSError as error:
@@ -64,7 +65,10 @@ class Checkpoint:
             file.name != LOCK for file in self.folder.iterdir() if not _BESIDE.fullmatch(file.name)
         ):
             raise FileError(f"{self.folder} is not empty and holds no checkpoint; pass a new folder")
-        self._acquire()
+        self._lock = Lock(
+            self.folder / LOCK,
+            f"{self.folder} is the checkpoint of a fit that is running; wait for it, or pass another folder",
+        )
         for beside in self.folder.glob(".*.*"):  # what a kill left of a file that was being written
             if _BESIDE.fullmatch(beside.name):
                 beside.unlink()
@@ -74,24 +78,10 @@ class Checkpoint:
         whole = {"format": KIND, "version": _files.VERSION, "identity": identity, "random": random_of(rng)}
         _files.write_bytes(path, json.dumps(whole, indent=1).encode())
 
-    def _acquire(self) -> None:
-        """Keep other fits from this folder."""
-        try:
-            import fcntl
-        except ImportError:  # a system without locks of files
-            return
-        self._lock = open(self.folder / LOCK, "ab")  # noqa: SIM115  held until close
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise FileError(
-                f"{self.folder} is the checkpoint of a fit that is running; wait for it, or pass another folder"
-            ) from error
-
     def close(self) -> None:
         """Let other fits use the folder."""
         if self._lock is not None:
-            self._lock.close()
+            self._lock.release()
             self._lock = None
 
     def _check(self, path: Path, identity: dict[str, Any]) -> Any:

@@ -24,15 +24,17 @@ from sklearn.utils.validation import check_is_fitted
 from . import vectors
 from ._batched import Opened
 from ._files import FileError, write_bytes
+from ._lock import Lock
 from ._parallel import Workers, ahead, behind
 from ._progress import Reporter
-from ._rows import CHUNK_FLOATS, Codes, Rows, regrouped
+from ._rows import Codes, Rows, chunk_rows, regrouped
 from ._validation import check_n_jobs, check_rows
 from .dictionaries import code_dtype
 from .encoding import Encoder
 from .estimators.base import AdditiveQuantizer
 from .index.flat import FlatIndex
 from .index.lookup import units
+from .streaming import Chain
 
 BATCH_ROWS = 1 << 16
 SAFE_ROWS = 1 << 20
@@ -93,30 +95,52 @@ def encode_file(
     if Path(out).exists():
         raise FileError(f"{out} is there already; remove it or pass another name")
     index = None if Path(out).suffix == ".npy" else FlatIndex(est, metric)
-    options = {"dataset": dataset, "effort": effort, "unit": index is not None and metric == "cosine"}
-    job = _Job(est, vectors.opened(path, dataset), Path(out), options)
-    job.run(verbose)
-    job.finish(index)
+    options = {"dataset": dataset, "unit": index is not None and metric == "cosine"}
+    with _Job(est, vectors.opened(path, dataset), effort, Path(out), options) as job:
+        job.run(verbose)
+        job.finish(index)
     return job.done
 
 
 class _Job:
     """One encoding: the file, the codes beside the output, and the note of how many are safe."""
 
-    def __init__(self, est: AdditiveQuantizer, file: Opened, target: Path, options: dict[str, Any]) -> None:
+    def __init__(
+        self, est: AdditiveQuantizer, file: Opened, effort: int | None, target: Path, options: dict[str, Any]
+    ) -> None:
         est._check_encoding(file.n)
         self.est, self.file, self.target = est, file, target
+        self.method, self.stages = est._encoding(effort)
         C, K, self.P = est.dictionaries_.shape
         self.row, self.dtype = C, np.dtype(code_dtype(K))
         self.part, self.note = (target.with_name(target.name + end) for end in (".part", ".note"))
-        digest = hashlib.sha256(est.dictionaries_.tobytes() + est.shift_.tobytes()).hexdigest()
-        self.identity = {"model": digest, "rows": file.n, "bytes": file.size, **options}
+        self.identity = {
+            "model": _digest(est, self.stages),
+            "effort": repr(self.method),
+            "rows": file.n,
+            "bytes": file.size,
+            "sha256 of some": file.digest(),
+            **options,
+        }
         header = _header(file.n, C, self.dtype)
         self.first = len(header)
-        self.done = self._begun()
-        if not self.done:
-            with self.part.open("wb") as codes:
-                codes.write(header)
+        self.lock = Lock(
+            self.part, f"{self.part} is being written by another encoding; wait for it, or pass another name"
+        )
+        try:
+            self.done = self._begun()
+            if not self.done:
+                with self.part.open("wb") as codes:
+                    codes.write(header)
+        except BaseException:
+            self.lock.release()
+            raise
+
+    def __enter__(self) -> _Job:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
 
     def _begun(self) -> int:
         """Rows whose codes an earlier call left; raises where they are of something else."""
@@ -139,7 +163,6 @@ class _Job:
 
     def run(self, verbose: int) -> None:
         """Encode what is left; codes are written behind, vectors read ahead."""
-        method, stages = self.est._encoding(self.identity["effort"])
         with (
             Workers(check_n_jobs(self.est.n_jobs)) as workers,
             Reporter("encode", verbose) as reporter,
@@ -150,7 +173,7 @@ class _Job:
             reporter.step(self.done)
             codes.seek(self.first + self.done * self.row * self.dtype.itemsize)
             codes.truncate()
-            encoder = Encoder(stages, method, workers)
+            encoder = Encoder(self.stages, self.method, workers)
             for batch in ahead(self._batches()):
                 write(encoder.codes(Rows(batch, self.est._frame())))
                 reporter.step(len(batch))
@@ -158,7 +181,7 @@ class _Job:
     def _batches(self) -> Iterator[NDArray[Any]]:
         """Rows to encode, checked."""
         first = self.done
-        for batch in regrouped(self.file.batches(first), min(BATCH_ROWS, max(1, CHUNK_FLOATS // self.P))):
+        for batch in regrouped(self.file.batches(first), min(BATCH_ROWS, chunk_rows(self.P))):
             if batch.shape[1] != self.P:
                 raise FileError(
                     f"{self.file.path} holds vectors of {batch.shape[1]} numbers where the model has {self.P}; pass a "
@@ -190,6 +213,15 @@ class _Job:
             self.part.unlink()
         for note in (self.note, *self.note.parent.glob(f".{self.note.name}.*")):  # those that a kill left too
             note.unlink(missing_ok=True)
+
+
+def _digest(est: AdditiveQuantizer, stages: Chain) -> str:
+    """What tells models that encode alike from others."""
+    digest = hashlib.sha256(est.dictionaries_.tobytes() + est.shift_.tobytes() + np.float64(est.scale_).tobytes())
+    for stage in stages:
+        for array in (*stage.D, *([] if stage.R is None else [stage.R])):
+            digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
 
 
 def _header(n: int, C: int, dtype: np.dtype[Any]) -> bytes:

@@ -62,10 +62,15 @@ def held_error(fitted: Dictionaries, held: Source, codes: Codes, run: Run) -> fl
     return float(errors.sum(dtype=np.float64))
 
 
-def row_errors(rows: Source, D: Floats, codes: Codes) -> Doubles:
+def row_errors(rows: Source, fitted: Dictionaries, codes: Codes) -> Doubles:
     """‖x − x̂‖² (n,) of rows with the codes given."""
-    parts = [slice(*span) for span in spans(len(rows), READ_ROWS)]
+    D, parts = fitted.full(), [slice(*span) for span in spans(len(rows), READ_ROWS)]
     return np.concatenate([squared_errors(rows.block(part), D, codes[part]) for part in parts]).astype(np.float64)
+
+
+def pays(gain: Doubles) -> bool:
+    """Whether rows gain (n,) more in all than chance would have it, a standard deviation."""
+    return float(gain.sum()) > float(gain.std() * np.sqrt(len(gain)))
 
 
 class Folds:

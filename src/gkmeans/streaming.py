@@ -1,4 +1,4 @@
-"""Training that follows batches by their statistics: no vector is kept, and what is old may fade.
+"""Training that follows batches by their statistics, whose vectors are dropped; what is old may fade.
 
 A model is a chain: the stages that an encoding replays, and the dictionaries it ends with. A batch is coded by the
 chain from its first link to its last; each link adds the batch to its statistics and is solved anew. So the start
@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ._frame import Frame
 from ._parallel import Workers
@@ -38,13 +37,15 @@ Chain = tuple[Dictionaries, ...]
 class Seen:
     """What a model has seen: the statistics of its start, and of the batches since, for each link of the chain.
 
-    ``weight`` is what decay has left of the start; ``digest`` tells models of one start from others.
+    ``weight`` is what decay has left of the start; ``digest`` tells models of one start from others; ``usual`` is the
+    relative distortion that batches have when they come, where it is known.
     """
 
     start: tuple[Statistics, ...]
     since: tuple[Statistics, ...]
     weight: float
     digest: str
+    usual: float | None = None
 
     @classmethod
     def nothing(cls, chain: Chain, start: tuple[Statistics, ...], frame: Frame) -> Seen:
@@ -54,6 +55,17 @@ class Seen:
             for array in (*link.D, statistics.counts):
                 digest.update(np.ascontiguousarray(array).tobytes())
         return cls(start, tuple(one * 0.0 for one in start), 1.0, digest.hexdigest())
+
+    def noted(self, distortion: float, expected: float) -> tuple[Seen, bool]:
+        """After a batch that came with this distortion: what is usual then, and whether the batch is out of it.
+
+        ``expected`` is what is usual as long as no batch has shown it. One batch moves it by no more than it may have.
+        """
+        if not np.isfinite(distortion):  # rows of zeros
+            return self, False
+        usual = expected if self.usual is None else self.usual
+        counted = min(distortion, TURN * usual)
+        return replace(self, usual=USUAL * usual + (1 - USUAL) * counted), distortion > TURN * usual
 
     def total(self, i: int) -> Statistics:
         """Statistics of link ``i``, the start and the batches together."""
@@ -100,30 +112,3 @@ def follow(
 def solved(chain: Chain, seen: Seen, workers: Workers) -> Chain:
     """The chain that all that was seen gives."""
     return tuple(updated(link, seen.total(i), workers) for i, link in enumerate(chain))
-
-
-class Turn:
-    """Batches since the data turned, from which a model is fitted anew whenever their number has doubled.
-
-    A chain that follows batches keeps its rotation and the part of the space that each dictionary serves; data of
-    another kind wants others.
-    """
-
-    def __init__(self) -> None:
-        self.batches: list[NDArray[np.generic]] = []
-        self.fitted = 0
-
-    def __len__(self) -> int:
-        return sum(map(len, self.batches))
-
-    def add(self, batch: NDArray[np.generic]) -> None:
-        """Keep a batch."""
-        self.batches.append(np.array(batch))
-        self.fitted = self.fitted or len(batch)
-
-    def rows_to_fit(self, coming: int, enough: int) -> NDArray[np.generic] | None:
-        """All rows, where those ``coming`` would double what was fitted last or make ``enough``; else None."""
-        if not self.batches or len(self) + coming < min(2 * self.fitted, enough):
-            return None
-        self.fitted = len(self) + coming
-        return np.concatenate(self.batches)

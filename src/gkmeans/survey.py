@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ._frame import Frame
 from ._parallel import Workers, spans
-from ._rows import READ_ROWS
+from ._rows import CHUNK_FLOATS, READ_ROWS
 from ._sums import Doubles
 from ._validation import SMALL_VALUE, SMALLEST_VALUE, DataWarning
 
@@ -27,7 +27,7 @@ KEYS = 1 << 20
 MOST_ROWS = 2**31 - 1
 """Pairs of codewords are counted in 32 bits."""
 AT_ONCE = 32
-"""Blocks of rows that are worked on together."""
+"""Most blocks of rows that are worked on together; fewer where rows are wide."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,9 @@ class Look:
 
 
 def _looks(blocks: Iterator[NDArray[Any]], workers: Workers) -> Iterator[tuple[NDArray[Any], Look]]:
-    while some := list(islice(blocks, AT_ONCE)):
+    for first in blocks:
+        more = max(workers.n_jobs, min(AT_ONCE, CHUNK_FLOATS // first.size)) - 1
+        some = [first, *islice(blocks, more)]
         yield from zip(some, workers.map(look, some), strict=True)
 
 

@@ -22,11 +22,11 @@ from .._parallel import Workers
 from .._sums import UNIT_ROWS
 from .._validation import check_effort
 from ..dictionaries import code_dtype
-from ..estimators.base import AdditiveQuantizer
-from ..survey import Survey
+from ..estimators.base import AdditiveQuantizer, bare
+from ..survey import MOST_ROWS, Survey
 from . import tasks
 from .arrays import UNIT, as_array, checked, note_features, recut, shards_of
-from .shards import Shards, survey_of, task, without_codes
+from .shards import Shards, survey_of, task
 
 __all__ = ["encode", "fit"]
 
@@ -64,6 +64,10 @@ def fit(est: Quantizer, X: Any) -> Quantizer:
     _checked(est)._check_settings()
     with est._keeping_features():
         array = as_array(X)
+        if len(array) > MOST_ROWS:
+            raise ValueError(
+                f"X has {len(array)} rows, more than the {MOST_ROWS} that are counted; pass a sample of them"
+            )
         note_features(est, X, array, reset=True)
         est._check_data(array.shape)
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 TiB"}):  # dictionaries are large
@@ -118,7 +122,7 @@ def encode(est: AdditiveQuantizer, X: Any, *, effort: int | None = None) -> da.A
     cut = recut(checked(array, est.scale_), UNIT_ROWS)
     codes = cut.map_blocks(
         tasks.coded,
-        model=task(tasks.received, without_codes(est)),
+        model=task(tasks.received, bare(est)),
         effort=effort,
         dtype=code_dtype(K),
         chunks=(cut.chunks[0], (C,)),

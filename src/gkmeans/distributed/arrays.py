@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import validate_data
 
 from .._sums import UNIT_ROWS
-from ..survey import MOST_ROWS
 from . import tasks
 from .shards import Edges, fetched, kept, task
 
@@ -46,8 +45,6 @@ def as_array(X: Any) -> da.Array:
         )
     if 0 in array.shape:
         raise ValueError(f"X has shape {array.shape}, which is empty; pass at least one row and one column")
-    if len(array) > MOST_ROWS:
-        raise ValueError(f"X has {len(array)} rows, more than the {MOST_ROWS} that are counted; use a sample of them")
     return array
 
 

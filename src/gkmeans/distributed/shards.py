@@ -7,7 +7,6 @@ the one task that holds them, and workers pass them on to each other.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -200,10 +199,3 @@ def survey_of(chunks: Sequence[Delayed], shape: tuple[int, int], dtype: str) -> 
         lows.append(low)
         highs.append(high)
     return Survey.of(shape, dtype, total, energy, np.min(lows, axis=0), np.max(highs, axis=0), shape[0], "")
-
-
-def without_codes(model: Any) -> Any:
-    """The estimator without the codes of its training rows, which need not travel."""
-    bare = copy.copy(model)
-    bare.__dict__.pop("codes_", None)
-    return bare

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
@@ -20,10 +22,12 @@ from .._parallel import Workers, ahead
 from .._progress import Reporter
 from .._rows import Codes, Data, Floats, Rows, Stream
 from .._validation import (
+    DataWarning,
     check_codewords,
     check_decay,
     check_integer,
     check_n_jobs,
+    check_rows,
     check_tolerance,
     check_X,
 )
@@ -31,7 +35,8 @@ from ..assignment import Method
 from ..batches import Batches
 from ..checkpoint import Checkpoint
 from ..dictionaries import Dictionaries
-from ..streaming import TURN, USUAL, Chain, Seen, Turn, follow
+from ..relaxation import pays, row_errors
+from ..streaming import TURN, Chain, Seen, follow
 from ..survey import Survey, blocks_of, survey, warn_about
 from ..training import Run, relative
 from ..update import Statistics
@@ -40,6 +45,9 @@ from .coding import Coder
 
 START_ROWS = 16
 """Rows for each codeword of each dictionary that ``partial_fit`` starts from."""
+
+JUDGES = 4
+"""One of so many rows, of the later half of those kept since the data turned, judges the model fitted on the others."""
 
 
 Quantizer = TypeVar("Quantizer", bound="AdditiveQuantizer")
@@ -62,8 +70,7 @@ class AdditiveQuantizer(Coder):
     seen_: Seen
     _held: list[NDArray[np.generic]]
     _started: int
-    _turn: Turn
-    _usual: float
+    _turn: tuple[NDArray[np.generic], ...]
 
     # What each estimator has of its own.
 
@@ -163,7 +170,7 @@ class AdditiveQuantizer(Coder):
             learned = replace(learned, codes=np.asarray(learned.codes))
         self.shift_, self.scale_ = rows.frame.shift, rows.frame.scale
         self._keep(learned, run.history, run.last)
-        for name in ("seen_", "_held", "_turn", "_usual"):
+        for name in ("seen_", "_held", "_turn"):
             self.__dict__.pop(name, None)
 
     def _identity(self, found: Survey) -> dict[str, Any]:
@@ -195,7 +202,7 @@ class AdditiveQuantizer(Coder):
             raise
 
     def partial_fit(self: Quantizer, X: ArrayLike, y: Any = None, *, decay: float = 1.0) -> Quantizer:
-        """Go on training with a batch of vectors, of which only the statistics are kept; ``y`` is ignored.
+        """Go on training with a batch of vectors, which is dropped once it is learned; ``y`` is ignored.
 
         The first batches are kept until there are 16 rows for each codeword of each dictionary: the model is fitted
         on them whenever their number has doubled. Then they are dropped. After ``fit`` it goes on from the fit.
@@ -208,8 +215,8 @@ class AdditiveQuantizer(Coder):
             What earlier rows count from now on, of what they counted before; below 1 the model follows data that
             changes: with batches of n rows it remembers about ``n / (1 - decay)`` of them. The rows of the first
             batches do not fade while they are kept. Where a batch has 1.5 times the relative distortion of those
-            before, the data has turned: from then on batches are kept as the first ones were, and where a model fitted
-            on them is better on the next batch, it takes the place of this one.
+            before, the data may have turned: from then on rows are kept until they are as many as a start takes, and
+            where a model fitted on most of them is better on the others, it takes the place of this one.
 
         Returns
         -------
@@ -233,37 +240,44 @@ class AdditiveQuantizer(Coder):
         count = sum(map(len, held)) + len(data)
         if held and count >= min(2 * self._started, self._enough()):
             return self._begin(X, held)
-        if not held and decay < 1:
-            self._watch(data)
         self._follow(data, 1.0 if held else decay)
         if held:
             self._held = [*held, np.array(data)]
+        elif sum(map(len, getattr(self, "_turn", ()))) >= self._enough():
+            self._renew(data)
         return self
 
-    def _watch(self, data: NDArray[np.generic]) -> None:
-        """Fit anew on the batches since the data turned, where they are many enough and it helps with this one."""
-        turn: Turn = getattr(self, "_turn", Turn())
-        rows = turn.rows_to_fit(len(data), self._enough())
-        if rows is None:
-            return
-        fresh = clone(self).fit(rows)
-        distortion = fresh.relative_distortion(data)
-        if distortion < self.relative_distortion(data):
-            self.__dict__.pop("seen_", None)
-            self._usual = distortion
-            self.shift_, self.scale_ = fresh.shift_, fresh.scale_
-            fitted = Learned(fresh._final(), fresh.codes_, fresh.stages_)
-            self._keep(fitted, [*self.history_, *fresh.history_], self.n_iter_ + fresh.n_iter_)
-
-    def _note(self, data: NDArray[np.generic], distortion: float, decay: float) -> None:
-        """Take in how well a batch was known before it was learned; keep it where the data has turned."""
-        turn: Turn = getattr(self, "_turn", Turn())
-        usual = getattr(self, "_usual", TURN * float(self.history_[-1]))  # new rows have more than those of a fit
-        if decay < 1 and (turn.batches or distortion > TURN * usual):
-            turn.add(data)
-        over = len(turn) >= self._enough()
-        self._turn = Turn() if over else turn
-        self._usual = distortion if over else USUAL * usual + (1 - USUAL) * distortion
+    def _renew(self, data: NDArray[np.generic]) -> None:
+        """Fit anew on the rows kept since the data turned; the model stays where rows held out fare no worse by it."""
+        rows = np.concatenate(self._turn)
+        place = np.arange(len(rows))
+        judges = (place % JUDGES == 0) & (place >= len(rows) // 2)  # what came last, lest a few odd batches decide
+        others = Rows(rows[judges], self._frame())
+        with Workers(check_n_jobs(self.n_jobs)) as workers, warnings.catch_warnings():
+            warnings.simplefilter("ignore", DataWarning)
+            old = row_errors(others, self._final(), self._choose(rows[judges], None, workers)) / self.scale_**2
+            try:
+                fresh = clone(self).fit(rows[~judges])
+                check_rows(rows[judges], 0, fresh.scale_)
+                check_rows(data, 0, fresh.scale_)
+            except ValueError:  # not rows that a model could be fitted on
+                better, new = False, old
+            else:
+                chosen = fresh._choose(rows[judges], None, workers)
+                new = row_errors(others.framed(fresh._frame()), fresh._final(), chosen) / fresh.scale_**2
+                better = pays(old - new)
+            if better:
+                self.shift_, self.scale_ = fresh.shift_, fresh.scale_
+                codes = fresh._choose(data, None, workers)
+                fitted = Learned(fresh._final(), fresh.codes_, fresh.stages_)
+                self._keep(fitted, [*self.history_, *fresh.history_], self.n_iter_ + fresh.n_iter_)
+                self.__dict__.pop("seen_", None)
+            energy = others.framed(self._frame()).energy(workers) / self.scale_**2
+            usual = relative(float((new if better else old).sum()), energy)
+            self.seen_ = replace(self._what_was_seen(workers), usual=usual)
+            if better:
+                self.codes_ = codes
+        del self._turn
 
     def _enough(self) -> int:
         """Rows from which batches are followed by their statistics alone."""
@@ -301,8 +315,10 @@ class AdditiveQuantizer(Coder):
         chain, _ = self._links()
         with Workers(check_n_jobs(self.n_jobs)) as workers:
             seen = self._what_was_seen(workers)
-        self.seen_ = Seen.nothing(chain, tuple(seen.total(i) for i in range(len(chain))), self._frame())
-        self.__dict__.pop("_held", None)
+        start = Seen.nothing(chain, tuple(seen.total(i) for i in range(len(chain))), self._frame())
+        self.seen_ = replace(start, usual=seen.usual)
+        for name in ("_held", "_turn"):
+            self.__dict__.pop(name, None)
         return self
 
     def _what_was_seen(self, workers: Workers) -> Seen:
@@ -327,9 +343,15 @@ class AdditiveQuantizer(Coder):
             chain, seen, codes, first, error = follow(rows, *self._links(), seen, rng, workers)
             energy = rows.energy(workers)
             distortion = relative(error, energy)
-        self._note(data, relative(first, energy), decay)
+        finite = self.history_[np.isfinite(self.history_)]  # rows of zeros have no relative distortion
+        expected = TURN * float(finite[-1] if len(finite) else 1)  # new rows have more than those of a fit
+        seen, odd = seen.noted(relative(first, energy), expected)
+        turn: tuple[NDArray[np.generic], ...] = getattr(self, "_turn", ())
+        if decay < 1 and (odd or turn):
+            step = -(-len(data) // self._enough())
+            turn = (*turn, np.array(data[::step]))
         self._keep(self._learned(chain, codes), [*self.history_, distortion], self.n_iter_ + 1)
-        self.seen_ = seen
+        self.seen_, self._turn = seen, turn
 
     def __sklearn_clone__(self) -> AdditiveQuantizer:
         """Unfitted copy; an ``init`` stays as it is, since a fitted estimator there is data, not a part to refit."""
@@ -345,6 +367,14 @@ def _opened(data: NDArray[np.generic] | Batches, workers: Workers) -> tuple[Surv
         return found, Stream(data, found.shape, found.frame)
     found = survey(blocks_of(data), workers)
     return found, Rows(data, found.frame)
+
+
+def bare(est: Quantizer) -> Quantizer:
+    """A copy that encodes as ``est`` does, without what only training needs: codes, sums, rows kept."""
+    out = copy.copy(est)
+    for name in ("codes_", "seen_", "_held", "_turn"):
+        out.__dict__.pop(name, None)
+    return out
 
 
 def full_length(final: Dictionaries, frame: Frame) -> Floats:

@@ -19,7 +19,7 @@ from ..encoding import Replay, encode, rounds_of
 from ..initialization.hierarchical import count_stages, hierarchical
 from ..initialization.kmeans import kmeans
 from ..initialization.random import random
-from ..relaxation import relax, row_errors, settled
+from ..relaxation import pays, relax, row_errors, settled
 from ..streaming import Chain
 from ..training import Run, train
 from .base import AdditiveQuantizer, Learned
@@ -219,16 +219,13 @@ class GroupKMeans(AdditiveQuantizer):
         way, errors = self._way(TRIAL_EFFORT, *self._sizes()), []
         for fitted in (plainly, gently):
             chosen = encode(others, (*stages, fitted), way, None, run.workers)
-            errors.append(row_errors(others, fitted.D[0], chosen))
-        gain = errors[0] - errors[1]
-        deviation = float(gain.std() * np.sqrt(len(gain)))
+            errors.append(row_errors(others, fitted, chosen))
         logger.info(
-            "fit, trial: %d rows held out, squared error %.6g by plain and %.6g by relaxed training, +- %.3g",
+            "fit, trial: %d rows held out, squared error %.6g by plain and %.6g by relaxed training",
             len(others),
             *(error.sum() for error in errors),
-            deviation,
         )
-        return float(gain.sum()) > deviation
+        return pays(errors[0] - errors[1])
 
     def _way(self, effort: int, C: int, K: int) -> GroupAssignment:
         """How ``effort`` assigns by the final dictionaries."""

@@ -55,7 +55,8 @@ def merge(models: Sequence[AdditiveQuantizer]) -> AdditiveQuantizer:
         if type(model) is not type(first) or model.seen_.digest != first.seen_.digest:
             raise ValueError(
                 f"models 0 and {i} have different starts, so their codewords do not mean the same; merge models that "
-                "went on from one: call mark_start, save, and load that file for each"
+                "went on from one: call mark_start, save, and load that file for each. A model whose data turned, so "
+                "that it was fitted anew, has a start of its own: leave it out, or use decay=1"
             )
         if model.seen_.weight != first.seen_.weight:
             raise ValueError(
@@ -70,6 +71,6 @@ def merge(models: Sequence[AdditiveQuantizer]) -> AdditiveQuantizer:
     out._keep(out._learned(chain, np.empty((0, C), code_dtype(K))), first.history_.tolist(), first.n_iter_)
     del out.codes_
     out.seen_ = seen
-    for name in ("_held", "_turn", "_usual"):
+    for name in ("_held", "_turn"):
         out.__dict__.pop(name, None)
     return out

@@ -52,7 +52,7 @@ def packed(est: Any) -> tuple[_files.Arrays, dict[str, Any]]:
         description["feature_names"] = [str(name) for name in est.feature_names_in_]
     if hasattr(est, "seen_"):
         seen: Seen = est.seen_
-        description["seen"] = {"weight": seen.weight, "digest": seen.digest}
+        description["seen"] = {"weight": seen.weight, "digest": seen.digest, "usual": seen.usual}
         for part, links in (("start", seen.start), ("since", seen.since)):
             for i, statistics in enumerate(links):
                 arrays |= {f"{part}{i}.{name}": array for name, array in packed_statistics(statistics).items()}
@@ -103,7 +103,10 @@ def _restored_seen(arrays: _files.Arrays, description: dict[str, Any], chain: Ch
     weight = float(description["weight"])
     if not 0 <= weight <= 1:
         raise ValueError(f"a start of weight {weight}")
-    return Seen(start, since, weight, str(description["digest"]))
+    usual = description.get("usual")
+    if usual is not None and not 0 <= float(usual) < np.inf:
+        raise ValueError(f"batches of relative distortion {usual}")
+    return Seen(start, since, weight, str(description["digest"]), None if usual is None else float(usual))
 
 
 def told(value: Any) -> Any:
