@@ -170,6 +170,19 @@ def test_a_file_by_columns_that_is_truncated_is_an_error(X, tmp_path):
         list(opened.batches())
 
 
+def test_a_large_array_is_read_where_little_may_be_mapped(tmp_path):
+    script = (
+        "import resource, sys, numpy as np, gkmeans as gk\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))\n"
+        "opened = gk.vectors.opened(sys.argv[1])\n"
+        "print(opened.n, next(opened.batches()).sum())\n"
+    )
+    rows = np.lib.format.open_memmap(tmp_path / "X.npy", "w+", np.uint8, (5 << 25, 32))  # 5 GB, none of it written
+    rows.flush()
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "X.npy")], capture_output=True, text=True)
+    assert done.stdout.split() == [str(5 << 25), "0"], done.stderr
+
+
 def test_a_file_that_is_written_to_while_it_is_read_is_an_error(X, tmp_path):
     np.save(tmp_path / "X.npy", X)
     opened = gk.vectors.opened(tmp_path / "X.npy")

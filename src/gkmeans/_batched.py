@@ -79,15 +79,19 @@ def opened(path: Path, kind: str, dataset: str | None, read: Callable[[], Array]
     if kind == "Parquet":
         n = _formats.parquet_rows(path)
         return Opened(path, n, stat, lambda start: _skipped(_formats.parquet_batches(path, dataset), start))
+    if kind == "a .npy array" and dataset is None and (layout := _formats.npy_layout(path)):
+        shape, by_columns, dtype, first = layout
+        if len(shape) == 2 and 0 not in shape and dtype.kind in "fiub":
+            n, P = shape
+            if by_columns:
+                return Opened(path, n, stat, lambda start: _columns(path, n, P, dtype, first, start))
+            return Opened(path, n, stat, lambda start: _plain(path, n, P, dtype, P * dtype.itemsize, first, start))
     array = read()
     n = len(array)
     if isinstance(array, np.memmap) and array.ndim == 2 and array.strides[1] == array.itemsize:
         where = array.offset if kind != "vecs" else array.offset + 4
-        layout = (n, array.shape[1], array.dtype, array.strides[0], where)
-        return Opened(path, n, stat, lambda start: _plain(path, *layout, start))
-    if isinstance(array, np.memmap) and array.ndim == 2 and array.strides[0] == array.itemsize:
-        columns = (n, array.shape[1], array.dtype, array.offset)
-        return Opened(path, n, stat, lambda start: _columns(path, *columns, start))
+        records = (n, array.shape[1], array.dtype, array.strides[0], where)
+        return Opened(path, n, stat, lambda start: _plain(path, *records, start))
     return Opened(path, n, stat, lambda start: (array[slice(*span)] for span in _spans(array, start)))
 
 

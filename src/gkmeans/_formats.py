@@ -50,6 +50,23 @@ def content(path: Path) -> str | None:
     return next((kind for kind, magic in zip(_KINDS, _MAGICS, strict=True) if start.startswith(magic)), None)
 
 
+def npy_layout(path: Path) -> tuple[tuple[int, ...], bool, np.dtype[Any], int] | None:
+    """Shape, whether by columns, dtype and first byte of the numbers of a whole .npy file; None where it is not one.
+
+    Without mapping it: a limit on what a process may map does not keep it from reading a large file.
+    """
+    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    try:
+        with path.open("rb") as file:
+            shape, by_columns, dtype = readers[np.lib.format.read_magic(file)](file)
+            first = file.tell()
+    except (KeyError, ValueError, EOFError, TypeError, OverflowError, SyntaxError, tokenize.TokenError):
+        return None
+    if dtype.hasobject or path.stat().st_size != first + math.prod(shape) * dtype.itemsize:
+        return None
+    return shape, by_columns, dtype, first
+
+
 def read_npy(path: Path) -> Array:
     """The array of a .npy file, mapped."""
     way = "write it anew with np.save"
