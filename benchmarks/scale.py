@@ -38,9 +38,7 @@ def write_rows(path: Path, n: int) -> None:
     """``n`` rows × 128 uint8: sample descriptors, each moved a little, so that no two are equal."""
     base, rng = gk.datasets.load_sample().base, np.random.default_rng(0)
     with path.open("wb") as file:
-        header = f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({n}, {P}), }}".encode()
-        header += b" " * (-(11 + len(header)) % 64) + b"\n"
-        file.write(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+        np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": (n, P)})
         for start in range(0, n, len(base)):
             some = (
                 base[: min(len(base), n - start)].astype(np.int16) + rng.integers(-9, 10, (len(base), P))[: n - start]

@@ -14,10 +14,13 @@ _NONE = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK}
 
 
 class Lock:
-    """A file that is held from now until ``release``, or to the end of the process."""
+    """A file that is held from now until ``release``, or to the end of the process.
+
+    ``locked`` is False where the system has no such locks, and nothing keeps others away.
+    """
 
     def __init__(self, path: Path, refusal: str) -> None:
-        self._process = os.getpid()
+        self.path, self.locked, self._process = path, False, os.getpid()
         self._file = open(path, "ab")  # noqa: SIM115  held until release
         try:
             self._acquire()
@@ -37,6 +40,14 @@ class Lock:
             except OSError as error:
                 if error.errno not in _NONE:
                     raise
+            else:
+                self.locked = True
+
+    def holds(self) -> bool:
+        """Whether this process, not the one it was forked from, holds the file that is there now."""
+        if self._process != os.getpid() or self._file.closed:
+            return False
+        return os.path.samestat(os.fstat(self._file.fileno()), os.stat(self.path))
 
     def release(self) -> None:
         """Let others have the file. Processes forked meanwhile hold it open, so closing it is not enough."""

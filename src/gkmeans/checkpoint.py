@@ -48,30 +48,27 @@ class Checkpoint:
         self._lock: Lock | None = None
         try:
             self._open(identity, rng)
-        except OSError as error:
+        except BaseException as error:
             self.close()
+            if not isinstance(error, OSError):
+                raise
             raise FileError(
                 f"{self.folder} cannot keep a checkpoint ({error}); use a folder that can be written"
             ) from error
-        except BaseException:
-            self.close()
-            raise
 
     def _open(self, identity: dict[str, Any], rng: np.random.Generator) -> None:
         """Begin a checkpoint, or go on from one."""
         path = self.folder / FIT
         self.folder.mkdir(parents=True, exist_ok=True)
-        if not path.exists() and any(
-            file.name != LOCK for file in self.folder.iterdir() if not _BESIDE.fullmatch(file.name)
-        ):
+        left = [file for file in self.folder.iterdir() if _BESIDE.fullmatch(file.name)]  # of a write that was killed
+        if not path.exists() and {file.name for file in self.folder.iterdir()} - {LOCK, *(file.name for file in left)}:
             raise FileError(f"{self.folder} is not empty and holds no checkpoint; pass a new folder")
         self._lock = Lock(
             self.folder / LOCK,
             f"{self.folder} is the checkpoint of a fit that is running; wait for it, or pass another folder",
         )
-        for beside in self.folder.glob(".*.*"):  # what a kill left of a file that was being written
-            if _BESIDE.fullmatch(beside.name):
-                beside.unlink()
+        for file in left:
+            file.unlink(missing_ok=True)
         if path.exists():
             set_random(rng, self._check(path, identity), path)
             return

@@ -6,7 +6,7 @@ import copy
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ from .._frame import Frame
 from .._parallel import Workers, ahead
 from .._progress import Reporter
 from .._rows import Codes, Data, Floats, Rows, Stream
+from .._sums import Doubles
 from .._validation import (
     DataWarning,
     check_codewords,
@@ -70,7 +71,7 @@ class AdditiveQuantizer(Coder):
     seen_: Seen
     _held: list[NDArray[np.generic]]
     _started: int
-    _turn: tuple[NDArray[np.generic], ...]
+    _turn: tuple[NDArray[np.generic], ...] = ()
 
     # What each estimator has of its own.
 
@@ -243,7 +244,7 @@ class AdditiveQuantizer(Coder):
         self._follow(data, 1.0 if held else decay)
         if held:
             self._held = [*held, np.array(data)]
-        elif sum(map(len, getattr(self, "_turn", ()))) >= self._enough():
+        elif sum(map(len, self._turn)) >= self._enough():
             self._renew(data)
         return self
 
@@ -251,33 +252,30 @@ class AdditiveQuantizer(Coder):
         """Fit anew on the rows kept since the data turned; the model stays where rows held out fare no worse by it."""
         rows = np.concatenate(self._turn)
         place = np.arange(len(rows))
-        judges = (place % JUDGES == 0) & (place >= len(rows) // 2)  # what came last, lest a few odd batches decide
-        others = Rows(rows[judges], self._frame())
+        judging = (place % JUDGES == 0) & (place >= len(rows) // 2)  # what came last, lest a few odd batches decide
+        judges, model = rows[judging], self
         with Workers(check_n_jobs(self.n_jobs)) as workers, warnings.catch_warnings():
             warnings.simplefilter("ignore", DataWarning)
-            old = row_errors(others, self._final(), self._choose(rows[judges], None, workers)) / self.scale_**2
-            try:
-                fresh = clone(self).fit(rows[~judges])
-                check_rows(rows[judges], 0, fresh.scale_)
+            errors = self._errors(judges, workers)
+            with suppress(ValueError):  # rows that no model can be fitted on
+                fresh = clone(self).fit(rows[~judging])
+                check_rows(judges, 0, fresh.scale_)
                 check_rows(data, 0, fresh.scale_)
-            except ValueError:  # not rows that a model could be fitted on
-                better, new = False, old
-            else:
-                chosen = fresh._choose(rows[judges], None, workers)
-                new = row_errors(others.framed(fresh._frame()), fresh._final(), chosen) / fresh.scale_**2
-                better = pays(old - new)
-            if better:
-                self.shift_, self.scale_ = fresh.shift_, fresh.scale_
-                codes = fresh._choose(data, None, workers)
-                fitted = Learned(fresh._final(), fresh.codes_, fresh.stages_)
-                self._keep(fitted, [*self.history_, *fresh.history_], self.n_iter_ + fresh.n_iter_)
-                self.__dict__.pop("seen_", None)
-            energy = others.framed(self._frame()).energy(workers) / self.scale_**2
-            usual = relative(float((new if better else old).sum()), energy)
-            self.seen_ = replace(self._what_was_seen(workers), usual=usual)
-            if better:
-                self.codes_ = codes
-        del self._turn
+                found = fresh._errors(judges, workers)
+                if pays(errors - found):
+                    model, errors = fresh, found
+            energy = Rows(judges, model._frame()).energy(workers) / model.scale_**2
+            seen = replace(model._what_was_seen(workers), usual=relative(float(errors.sum()), energy))
+            if model is not self:
+                self.shift_, self.scale_ = model.shift_, model.scale_
+                fitted = Learned(model._final(), model._choose(data, None, workers), model.stages_)
+                self._keep(fitted, [*self.history_, *model.history_], self.n_iter_ + model.n_iter_)
+        self.seen_, self._turn = seen, ()
+
+    def _errors(self, data: NDArray[np.generic], workers: Workers) -> Doubles:
+        """‖x − x̂‖² (n,) of rows already checked, encoded afresh."""
+        rows, codes = Rows(data, self._frame()), self._choose(data, None, workers)
+        return row_errors(rows, self._final(), codes) / self.scale_**2
 
     def _enough(self) -> int:
         """Rows from which batches are followed by their statistics alone."""
@@ -346,10 +344,9 @@ class AdditiveQuantizer(Coder):
         finite = self.history_[np.isfinite(self.history_)]  # rows of zeros have no relative distortion
         expected = TURN * float(finite[-1] if len(finite) else 1)  # new rows have more than those of a fit
         seen, odd = seen.noted(relative(first, energy), expected)
-        turn: tuple[NDArray[np.generic], ...] = getattr(self, "_turn", ())
+        turn = self._turn
         if decay < 1 and (odd or turn):
-            step = -(-len(data) // self._enough())
-            turn = (*turn, np.array(data[::step]))
+            turn = (*turn, np.array(data[:: -(-len(data) // self._enough())]))
         self._keep(self._learned(chain, codes), [*self.history_, distortion], self.n_iter_ + 1)
         self.seen_, self._turn = seen, turn
 

@@ -15,12 +15,13 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
 from .. import _files
 from .._files import FileError
+from .._lock import Lock
 from ..estimators.base import AdditiveQuantizer
 from .lookup import BLOCK, Lookup, lines_of
 from .segment import NO_FLOATS, NO_IDS, Segment, State, all_words
@@ -38,8 +39,7 @@ class Disk:
 
     def __init__(self, folder: Path, description: dict[str, Any], serial: int) -> None:
         self.folder, self.description, self.serial = folder, description, serial
-        self._lock: IO[bytes] | None = None
-        self._process = 0
+        self._lock: Lock | None = None
 
     @classmethod
     def create(
@@ -110,45 +110,29 @@ class Disk:
 
     def _acquire(self) -> None:
         """Become the writer, or raise."""
-        import fcntl  # not on every system, and readers do without
-
-        if self._holds():
+        if self._lock is not None and self._lock.holds():
             return
         self.release()
-        lock = open(self.folder / LOCK, "ab")  # noqa: SIM115  held as long as this index writes
+        refusal = f"{self.folder} has another writer; call close() of that index first, or end its process"
+        lock = Lock(self.folder / LOCK, refusal)
         try:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise FileError(
-                    f"{self.folder} has another writer; call close() of that index first, or end its process"
-                ) from error
+            if not lock.locked:
+                raise FileError(f"{self.folder} cannot be locked, so it has no one writer; use a disk that has locks")
             manifest = read_manifest(self.folder)
             if manifest["serial"] != self.serial or manifest.get("uuid") != self.description.get("uuid"):
                 raise FileError(
                     f"{self.folder} was changed by another writer since it was opened; call open_index again"
                 )
         except BaseException:
-            lock.close()
+            lock.release()
             raise
-        self._lock, self._process = lock, os.getpid()
-
-    def _holds(self) -> bool:
-        """Whether this process, not the one it was forked from, holds the lock of the folder that is there now."""
-        if self._lock is None or self._process != os.getpid():
-            return False
-        return os.path.samestat(os.fstat(self._lock.fileno()), os.stat(self.folder / LOCK))
+        self._lock = lock
 
     def release(self) -> None:
         """Stop being the writer."""
-        if self._lock is None:
-            return
-        if self._process == os.getpid():
-            import fcntl
-
-            fcntl.flock(self._lock, fcntl.LOCK_UN)  # processes forked since then hold it open
-        self._lock.close()
-        self._lock = None
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
 
 
 @contextlib.contextmanager
