@@ -79,15 +79,15 @@ def levels(base: np.ndarray, learn: np.ndarray, repeats: int) -> None:
         tables = Tables.of(model._final().D[0], workers)
         X = Rows(base, model._frame()).block(slice(0, batch * count))
         arrays = (tables.T, tables.N, tables.rowmin, tables.groupmin)
-        work = aligned(batch, *tables.padded.shape[:2])
+        C, Kp, _ = tables.padded.shape
+        work = aligned(C, batch, Kp)
         starts: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
         for name, order in (("from O1GA", 1), ("at rest", 2)):
             starts[name] = []
             for start, stop in spans(len(X), batch):
                 codes = assign_block(X[start:stop], tables, order, None, workers)
                 Y = X[start:stop] - decode(tables.D, codes)
-                V = (Y @ tables.padded.reshape(-1, 128).T).reshape(work.shape)
-                starts[name].append((V, tables.inside(codes)))
+                starts[name].append((np.matmul(Y, tables.padded.transpose(0, 2, 1)), tables.inside(codes)))
 
         def run(start: str, level: str, order: int) -> None:
             for V, places in starts[start]:

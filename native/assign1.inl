@@ -1,9 +1,10 @@
 // Costs, greedy start and order-1 group assignment (O1GA), Sec. 2.1.1 and 2.3.2, Eq. 6.
 //
-// V (n, C, Kp) holds, for every row and every dictionary, the cost of each codeword given the row's other
+// V (C, n, Kp) holds, for every row and every dictionary, the cost of each codeword given the row's other
 // codes, as these were when the dictionary was last visited (`seen`). A visit first makes up for the codes
 // that have changed since, two rows of T each, and compares the least cost with that of the present code.
-// Rows are visited dictionary by dictionary, so that the part of T one dictionary needs stays in L2.
+// Rows are visited dictionary by dictionary, so that the part of T one dictionary needs stays in L2, and V is
+// read in a stream.
 
 namespace gkmeans {
 namespace GKMEANS_LEVEL {
@@ -34,8 +35,8 @@ static inline Scratch carve(const Tables& t, int n, void* work) {
     return s;
 }
 
-// Rows of V and T lie a page and more apart, where the hardware does not look ahead: they are asked for
-// kAhead rows before their turn, into L2. Asking past the end of an array does no harm.
+// Rows of T are chosen by the codes, where the hardware does not look ahead: they are asked for kAhead rows
+// before their turn, into L2. Asking past the end of an array does no harm.
 constexpr int kAhead = 6;
 
 static inline void prefetch(const float* p, int Kp) {
@@ -45,10 +46,6 @@ static inline void prefetch(const float* p, int Kp) {
         __builtin_prefetch(p + k + 32, 0, 2);
         __builtin_prefetch(p + k + 48, 0, 2);
     }
-}
-
-static inline float* at(const Tables& t, float* V, int i, int c) {
-    return V + (static_cast<std::size_t>(i) * t.C + c) * t.Kp;
 }
 
 static inline Code* code_of(const Tables& t, Code* codes, int i) {
@@ -75,15 +72,13 @@ static inline void mark_seen(const Tables& t, int n, const Code* codes, const Sc
 
 // V holds <y, d> for the residual y = x - sum of the chosen codewords:
 // the cost of d is 1/2 |y + d_now - d|^2 = 1/2 |d|^2 - <y, d> - <d_now, d> + const.
-static void from_residuals(const Tables& t, int n, float* V, Code* codes, void* work) {
+static void from_residuals(const Tables& t, int n, Costs V, Code* codes, void* work) {
     const Scratch s = carve(t, n, work);
-    for (int i = 0; i < n; ++i) {
-        const Code* code = code_of(t, codes, i);
-        for (int c = 0; c < t.C; ++c) {
-            if (i + 2 < n) prefetch(t.row(c, c, code[2 * t.C + c]), t.Kp);
-            float* v = at(t, V, i, c);
-            const float* N = t.half_norms(c);
-            const float* own = t.row(c, c, code[c]);
+    for (int c = 0; c < t.C; ++c) {
+        const float* N = t.half_norms(c);
+        for (int i = 0; i < n; ++i) {
+            float* v = V.at(i, c, t.Kp);
+            const float* own = t.row(c, c, code_of(t, codes, i)[c]);
             Vec m = splat(__builtin_inff());
             for (int k = 0; k < t.Kp; k += kLanes) {
                 const Vec a = load(N + k) - load(v + k) - load(own + k);
@@ -135,12 +130,12 @@ static inline void add_chosen(const Tables& t, int c, int first, int last, const
 }
 
 // V holds <x, d>; dictionaries in order, each on the residual of those before. V becomes the costs.
-static void greedy(const Tables& t, int n, float* V, Code* codes, void* work) {
+static void greedy(const Tables& t, int n, Costs V, Code* codes, void* work) {
     const Scratch s = carve(t, n, work);
     for (int c = 0; c < t.C; ++c) {
         const float* N = t.half_norms(c);
         for (int i = 0; i < n; ++i) {
-            float* v = at(t, V, i, c);
+            float* v = V.at(i, c, t.Kp);
             Code* code = code_of(t, codes, i);
             for (int k = 0; k < t.Kp; k += kLanes) store(v + k, load(N + k) - load(v + k));
             add_chosen(t, c, 0, c, code, s.now, v);
@@ -149,8 +144,8 @@ static void greedy(const Tables& t, int n, float* V, Code* codes, void* work) {
     }
     for (int c = 0; c < t.C; ++c) {
         for (int i = 0; i < n; ++i) {
-            add_chosen(t, c, c + 1, t.C, code_of(t, codes, i), s.now, at(t, V, i, c));
-            least_known(t, s, i, c) = least_of(at(t, V, i, c), t.Kp);
+            add_chosen(t, c, c + 1, t.C, code_of(t, codes, i), s.now, V.at(i, c, t.Kp));
+            least_known(t, s, i, c) = least_of(V.at(i, c, t.Kp), t.Kp);
         }
     }
     mark_seen(t, n, codes, s);
@@ -212,7 +207,7 @@ static inline void refresh(const Tables& t, const Scratch& s, int i, int c, cons
 // Sweeps are bounded because rounding could let two codes of equal cost alternate.
 constexpr int kMaxSweeps = 100;
 
-static void order1(const Tables& t, int n, float* V, Code* codes, void* work) {
+static void order1(const Tables& t, int n, Costs V, Code* codes, void* work) {
     const Scratch s = carve(t, n, work);
     int left = n;
     for (int visit = 0; left > 0 && visit < kMaxSweeps * t.C; ++visit) {
@@ -223,10 +218,9 @@ static void order1(const Tables& t, int n, float* V, Code* codes, void* work) {
             if (a + kAhead < left) {
                 const int next = s.active[a + kAhead];
                 prefetch_stale(t, s, next, c, code_of(t, codes, next));
-                prefetch(at(t, V, next, c), t.Kp);
             }
             Code* code = code_of(t, codes, i);
-            float* v = at(t, V, i, c);
+            float* v = V.at(i, c, t.Kp);
             refresh(t, s, i, c, code, v);
             const float best = least_known(t, s, i, c);
             if (best < v[code[c]]) {

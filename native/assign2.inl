@@ -150,11 +150,11 @@ static inline int partner(const Pair& p, int r) {
 // The best pair for each of `some` rows, whose present codes stay on ties; true in changed[r] where they did
 // not.
 template <bool kFull>
-static inline void best_pairs(Pair& p, int some, const int* rows, float* V, Code* codes, bool* changed) {
+static inline void best_pairs(Pair& p, int some, const int* rows, Costs V, Code* codes, bool* changed) {
     const Tables& t = p.t;
     for (int r = 0; r < some; ++r) {
         const Code* code = code_of(t, codes, rows[r]);
-        prepare<kFull>(p, r, at(t, V, rows[r], p.b), at(t, V, rows[r], p.c), code[p.b], code[p.c]);
+        prepare<kFull>(p, r, V.at(rows[r], p.b, t.Kp), V.at(rows[r], p.c, t.Kp), code[p.b], code[p.c]);
     }
     p.end[0] = 0;
     for (int r = 0; r < some; ++r) list_candidates<kFull>(p, r);
@@ -169,7 +169,7 @@ static inline void best_pairs(Pair& p, int some, const int* rows, float* V, Code
     }
 }
 
-static void order2(const Tables& t, int n, float* V, Code* codes, void* work, const volatile int* stop) {
+static void order2(const Tables& t, int n, Costs V, Code* codes, void* work, const volatile int* stop) {
     const Scratch s = carve(t, n, work);
     Pair p{t};
     p.row_and_code = reinterpret_cast<int*>(s.vectors);
@@ -186,8 +186,8 @@ static void order2(const Tables& t, int n, float* V, Code* codes, void* work, co
             for (int r = 0; r < some; ++r) {
                 const int i = rows[r] = s.active[x + r];
                 const Code* code = code_of(t, codes, i);
-                refresh(t, s, i, p.b, code, at(t, V, i, p.b));
-                refresh(t, s, i, p.c, code, at(t, V, i, p.c));
+                refresh(t, s, i, p.b, code, V.at(i, p.b, t.Kp));
+                refresh(t, s, i, p.c, code, V.at(i, p.c, t.Kp));
             }
             if (t.Kp == 256) {
                 best_pairs<true>(p, some, rows, V, codes, changed);

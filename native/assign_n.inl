@@ -103,14 +103,14 @@ static inline void subtract(int Kp, const float* v, const float* row, float* out
 }
 
 // Re-chooses the group's codes of one row of V. True when a code changed.
-static bool assign_group(Group& g, const Scratch& s, int row, float* V, Code* code) {
+static bool assign_group(Group& g, const Scratch& s, int row, Costs V, Code* code) {
     const Tables& t = g.t;
     g.best = 0;
     for (int j = 0; j < g.m; ++j) {
         const int c = g.dictionary(j);
         float* a = g.costs_at(0, j);
-        refresh(t, s, row, c, code, at(t, V, row, c));
-        for (int k = 0; k < t.Kp; ++k) a[k] = at(t, V, row, c)[k];
+        refresh(t, s, row, c, code, V.at(row, c, t.Kp));
+        for (int k = 0; k < t.Kp; ++k) a[k] = V.at(row, c, t.Kp)[k];
         for (int i = 0; i < g.m; ++i) {
             if (i != j) subtract(t.Kp, a, t.row(c, g.dictionary(i), code[g.dictionary(i)]), a);
         }
@@ -127,7 +127,7 @@ static bool assign_group(Group& g, const Scratch& s, int row, float* V, Code* co
     return true;
 }
 
-static void order_n(const Tables& t, int m, int n, float* V, Code* codes, void* work,
+static void order_n(const Tables& t, int m, int n, Costs V, Code* codes, void* work,
                     const volatile int* stop) {
     order2(t, n, V, codes, work, stop);
     const Scratch s = carve(t, n, work);

@@ -28,21 +28,18 @@ static std::unique_ptr<void, Free> allocate(std::size_t bytes) {
     return std::unique_ptr<void, Free>(p);
 }
 
-static Tables checked_tables(const Out<float, 3>& V, const In<float, 4>& T, const In<float, 2>& N,
-                             const In<float, 3>& rowmin, const In<float, 4>& groupmin,
-                             const Out<Code, 2>& codes) {
-    dimension(V.shape(0));
+static Tables checked_tables(const In<float, 4>& T, const In<float, 2>& N, const In<float, 3>& rowmin,
+                             const In<float, 4>& groupmin, const Out<Code, 2>& codes) {
     const int C = dimension(T.shape(0)), K = dimension(T.shape(2)), Kp = dimension(T.shape(3));
     require(C >= 1 && K >= 1 && K <= 65536 && Kp >= K && Kp % kPad == 0, "T must have shape (C, C, K, Kp)");
     require(T.shape(1) == T.shape(0), "T must have shape (C, C, K, Kp)");
-    require(V.shape(1) == T.shape(0) && V.shape(2) == T.shape(3), "V must have shape (n, C, Kp)");
     require(N.shape(0) == T.shape(0) && N.shape(1) == T.shape(3), "N must have shape (C, Kp)");
     require(rowmin.shape(0) == T.shape(0) && rowmin.shape(1) == T.shape(0) && rowmin.shape(2) == T.shape(3),
             "rowmin must have shape (C, C, Kp)");
     require(groupmin.shape(0) == T.shape(0) && groupmin.shape(1) == T.shape(0) &&
                 groupmin.shape(2) == T.shape(2) && groupmin.shape(3) == kGroups,
             "groupmin must have shape (C, C, K, 16)");
-    require(codes.shape(0) == V.shape(0) && codes.shape(1) == T.shape(0), "codes must have shape (n, C)");
+    require(codes.shape(1) == T.shape(0), "codes must have shape (n, C)");
     for (int c = 0; c < C; ++c) {  // a codeword of the padding that could win would be read past the end of T
         for (int k = K; k < Kp; ++k) require(N(c, k) == HUGE_VALF, "N must be +inf from column K on");
     }
@@ -50,22 +47,24 @@ static Tables checked_tables(const Out<float, 3>& V, const In<float, 4>& T, cons
     return {C, K, Kp, width, T.data(), N.data(), rowmin.data(), groupmin.data()};
 }
 
-// Rows whose costs are worked on together. Order 1 shares the part of T that a dictionary needs between many
-// rows; higher orders want the costs themselves to stay near.
-constexpr int kBatchOrder1 = 512, kBatch = 16;
+// Rows worked on together, dictionary by dictionary: they share the part of T that one or two dictionaries
+// need, which stays in L2, while the costs come in a stream.
+constexpr int kBatch = 1024;
 constexpr std::size_t kSeenCodes = 1 << 22;  // of n C^2 that a batch may keep
 
 static void assign(Out<float, 3> V, In<float, 4> T, In<float, 2> N, In<float, 3> rowmin,
                    In<float, 4> groupmin, Out<Code, 2> codes, int order, bool start, In<int, 1> stop,
                    const Level& level, int batch, int rounds, std::uint64_t seed) {
-    const Tables tables = checked_tables(V, T, N, rowmin, groupmin, codes);
-    const int n = dimension(V.shape(0)), C = tables.C, K = tables.K, Kp = tables.Kp;
+    const Tables tables = checked_tables(T, N, rowmin, groupmin, codes);
+    const int n = dimension(codes.shape(0)), C = tables.C, K = tables.K, Kp = tables.Kp;
+    require(V.shape(0) == T.shape(0) && V.shape(2) == T.shape(3), "V must have shape (C, n, Kp)");
+    require(V.shape(1) == codes.shape(0), "codes must have shape (n, C)");
     require(order >= 0 && order <= C && order <= kMaxOrder, "order must be from 0 to C, and at most 64");
     require(stop.shape(0) == 1, "stop must have shape (1,)");
     require(rounds >= 0, "rounds must be at least 0");
     require(rounds == 0 || order > 0, "rounds need an order of at least 1");
     require(batch >= 0, "batch must be at least 1, or 0 for the default");
-    if (batch == 0) batch = order <= 1 && rounds == 0 ? kBatchOrder1 : kBatch;
+    if (batch == 0) batch = kBatch;
     if (!start) check_codes(codes, K);
     while (batch > 1 && static_cast<std::size_t>(batch) * C * C > kSeenCodes) batch /= 2;
     const Kernels& kernels = at_level(level);
@@ -74,7 +73,8 @@ static void assign(Out<float, 3> V, In<float, 4> T, In<float, 2> N, In<float, 3>
     nb::gil_scoped_release release;
     for (int first = 0; first < n && !*const_cast<const volatile int*>(stop.data()); first += batch) {
         const int m = n - first < batch ? n - first : batch;
-        float* v = V.data() + static_cast<std::size_t>(first) * C * Kp;
+        const std::size_t step = static_cast<std::size_t>(n) * Kp;
+        const Costs v{V.data() + static_cast<std::size_t>(first) * Kp, step};
         Code* code = codes.data() + static_cast<std::size_t>(first) * C;
         if (start) {
             kernels.greedy(tables, m, v, code, work.get());
@@ -93,15 +93,17 @@ static void assign(Out<float, 3> V, In<float, 4> T, In<float, 2> N, In<float, 3>
 static void pursue(Out<float, 3> V, In<float, 4> T, In<float, 2> N, In<float, 3> rowmin,
                    In<float, 4> groupmin, Out<Code, 2> codes, int n_candidates, bool start, In<int, 1> stop,
                    const Level& level) {
-    const Tables tables = checked_tables(V, T, N, rowmin, groupmin, codes);
+    const Tables tables = checked_tables(T, N, rowmin, groupmin, codes);
+    require(V.shape(1) == T.shape(0) && V.shape(2) == T.shape(3), "V must have shape (n, C, Kp)");
+    require(V.shape(0) == codes.shape(0), "codes must have shape (n, C)");
     require(n_candidates >= 1, "n_candidates must be at least 1");
     require(stop.shape(0) == 1, "stop must have shape (1,)");
     if (!start) check_codes(codes, tables.K);
     const Kernels& kernels = at_level(level);
     auto work = allocate(pursuit_workspace(tables.C, tables.Kp));
     nb::gil_scoped_release release;
-    kernels.pursue(tables, n_candidates, static_cast<int>(V.shape(0)), V.data(), codes.data(), start,
-                   work.get(), stop.data());
+    kernels.pursue(tables, n_candidates, dimension(V.shape(0)), V.data(), codes.data(), start, work.get(),
+                   stop.data());
 }
 
 static void nearest(In<float, 2> V, In<float, 1> N, Out<Code, 1> codes, const Level& level) {

@@ -38,6 +38,15 @@ struct Tables {
     }
 };
 
+// A work array of n rows, dictionary by dictionary, so that what one dictionary needs of many rows is read in
+// one stream: products at first, then the cost of every codeword given the row's other codes.
+struct Costs {
+    float* V;          // (C, n, Kp), of a block that may have more rows
+    std::size_t step;  // floats from one dictionary's part to the next one's
+
+    float* at(int i, int c, int Kp) const { return V + c * step + static_cast<std::size_t>(i) * Kp; }
+};
+
 constexpr int kTile = 32;   // codewords that lie together, number by number, for products
 constexpr int kBlock = 64;  // rows of a block of codes, as the scan reads them
 
@@ -51,8 +60,7 @@ struct Lines {
 };
 
 // What one instruction set offers. `stop` is read now and then; when it is not 0 the kernel returns early.
-// V (n, C, Kp) is a work array: products at first, then the cost of every codeword given the row's other
-// codes. `work` holds workspace(…) bytes, 64-aligned.
+// `work` holds workspace(…) bytes, 64-aligned.
 struct Kernels {
     const char* name;
 
@@ -60,21 +68,21 @@ struct Kernels {
     void (*nearest)(int n, int Kp, const float* V, const float* N, Code* codes);
     // From products <x, d>: codes by dictionaries in order, each on the residual of those before
     // (Sec. 2.3.2).
-    void (*greedy)(const Tables&, int n, float* V, Code* codes, void* work);
+    void (*greedy)(const Tables&, int n, Costs V, Code* codes, void* work);
     // From products <x - decoding, d>: the costs that belong to the codes given.
-    void (*from_residuals)(const Tables&, int n, float* V, Code* codes, void* work);
+    void (*from_residuals)(const Tables&, int n, Costs V, Code* codes, void* work);
     // Order-1 group assignment, sweeps until no code changes (Eq. 6).
-    void (*order1)(const Tables&, int n, float* V, Code* codes, void* work);
+    void (*order1)(const Tables&, int n, Costs V, Code* codes, void* work);
     // Order-2 group assignment over consecutive pairs with exact pruning (Eq. 12).
-    void (*order2)(const Tables&, int n, float* V, Code* codes, void* work, const volatile int* stop);
+    void (*order2)(const Tables&, int n, Costs V, Code* codes, void* work, const volatile int* stop);
     // Order-m group assignment over m consecutive dictionaries by branch and bound.
-    void (*order_n)(const Tables&, int m, int n, float* V, Code* codes, void* work, const volatile int* stop);
+    void (*order_n)(const Tables&, int m, int n, Costs V, Code* codes, void* work, const volatile int* stop);
     // `count` rounds that perturb the codes and assign them anew, of which the best are kept; V holds the
     // costs of the codes given, as the assignments leave them, and `kept` kept_bytes(…).
-    void (*rounds)(const Tables&, int order, int count, std::uint64_t seed, int n, float* V, Code* codes,
+    void (*rounds)(const Tables&, int order, int count, std::uint64_t seed, int n, Costs V, Code* codes,
                    void* work, void* kept, const volatile int* stop);
-    // Multiple candidate matching pursuit with L candidates at each depth, with exact pruning; V holds <x,
-    // d>. Where `start` is false, the codes given stay unless a leaf is better.
+    // Multiple candidate matching pursuit with L candidates at each depth, with exact pruning; V (n, C,
+    // Kp) holds <x, d>. Where `start` is false, the codes given stay unless a leaf is better.
     void (*pursue)(const Tables&, int L, int n, float* V, Code* codes, bool start, void* work,
                    const volatile int* stop);
 

@@ -34,10 +34,10 @@ static inline void perturb(const Tables& t, std::uint64_t seed, Code* code) {
 }
 
 // 1/2 |x - decoding|^2 - 1/2 |x|^2: in the sum of V each pair of codewords counts twice.
-static inline double total_cost(const Tables& t, const Scratch& s, int i, float* V, const Code* code) {
+static inline double total_cost(const Tables& t, const Scratch& s, int i, Costs V, const Code* code) {
     double cost = 0;
     for (int c = 0; c < t.C; ++c) {
-        float* v = at(t, V, i, c);
+        float* v = V.at(i, c, t.Kp);
         refresh(t, s, i, c, code, v);
         cost += v[code[c]];
         for (int b = 0; b < c; ++b) cost -= t.row(c, b, code[b])[code[c]];
@@ -45,7 +45,7 @@ static inline double total_cost(const Tables& t, const Scratch& s, int i, float*
     return cost;
 }
 
-static inline void assign_again(const Tables& t, int order, int n, float* V, Code* codes, void* work,
+static inline void assign_again(const Tables& t, int order, int n, Costs V, Code* codes, void* work,
                                 const volatile int* stop) {
     order1(t, n, V, codes, work);
     if (order == 2) order2(t, n, V, codes, work, stop);
@@ -53,7 +53,7 @@ static inline void assign_again(const Tables& t, int order, int n, float* V, Cod
 }
 
 // `kept` holds kept_bytes(C, n).
-static void rounds(const Tables& t, int order, int count, std::uint64_t seed, int n, float* V, Code* codes,
+static void rounds(const Tables& t, int order, int count, std::uint64_t seed, int n, Costs V, Code* codes,
                    void* work, void* kept, const volatile int* stop) {
     double* cost = static_cast<double*>(kept);
     Code* best = reinterpret_cast<Code*>(cost + n);

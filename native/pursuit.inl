@@ -385,7 +385,7 @@ static void pursue(const Tables& t, int L, int n, float* V, Code* codes, bool st
                    const volatile int* stop) {
     Tree s = plant(t, L, work, stop);
     for (int i = 0; i < n && !*stop; ++i) {
-        s.root = at(t, V, i, 0);
+        s.root = V + static_cast<std::size_t>(i) * t.C * t.Kp;
         s.found = code_of(t, codes, i);
         if (t.Kp == 256) {
             pursue_row<true>(s, start);

@@ -57,16 +57,20 @@ PERTURBED = [
 ]
 
 
+def products(Y, tables):
+    """(C, n, Kp) of the rows with the codewords of each dictionary."""
+    return np.matmul(Y, tables.padded.transpose(0, 2, 1))
+
+
 def run(X, D, order, codes, workers, level, **options):
     """Codes by the kernel of one level, as assign_block does with the level chosen at import."""
     tables = Tables.of(D, workers)
-    C, Kp, P = tables.padded.shape
     start = codes is None
-    places = np.zeros((len(X), C), np.uint16) if start else tables.inside(codes)
+    places = np.zeros((len(X), len(D)), np.uint16) if start else tables.inside(codes)
     Y = X if start else (X - reference.decode(D, codes)).astype(np.float32)
-    V = np.ascontiguousarray((Y @ tables.padded.reshape(C * Kp, P).T).reshape(len(X), C, Kp))
-    if C == 1:
-        _core.nearest(V[:, 0], tables.N[0], places[:, 0], level)
+    V = products(Y, tables)
+    if len(D) == 1:
+        _core.nearest(V[0], tables.N[0], places[:, 0], level)
         return places
     arrays = (tables.T, tables.N, tables.rowmin, tables.groupmin)
     _core.assign(V, *arrays, places, order, start, STOP, level, **options)
@@ -171,7 +175,7 @@ def test_codes_at_rest_do_not_move(rng, workers, level):
 def test_batches_do_not_change_the_codes(batch, rng, workers):
     D, X = rng.standard_normal((4, 20, 6)).astype(np.float32), rng.standard_normal((100, 6)).astype(np.float32)
     tables = Tables.of(D, workers)
-    V = (X @ tables.padded.reshape(-1, 6).T).reshape(100, 4, 32)
+    V = products(X, tables)
     codes = np.zeros((100, 4), np.uint16)
     _core.assign(V, tables.T, tables.N, tables.rowmin, tables.groupmin, codes, 2, True, STOP, None, batch)
     assert (tables.outside(codes) == assign_block(X, tables, 2, None, workers)).all()
@@ -218,13 +222,13 @@ def test_codes_after_rounds_depend_on_the_row_alone(order, rng, workers, level):
     tables = Tables.of(rng.standard_normal((C, K, 6)).astype(np.float32), workers)
     X = rng.standard_normal((n, 6)).astype(np.float32)
     X[100:] = X[:30]  # equal rows too
-    V = (X @ tables.padded.reshape(-1, 6).T).reshape(n, C, -1)
-    V[100:] = V[:30]
+    V = products(X, tables)
+    V[:, 100:] = V[:, :30]
     arrays = (tables.T, tables.N, tables.rowmin, tables.groupmin)
 
     def codes_of(rows, batch):
         codes = np.zeros((len(rows), C), np.uint16)
-        _core.assign(V[rows].copy(), *arrays, codes, order, True, STOP, level, batch, rounds=5, seed=2)
+        _core.assign(V[:, rows].copy(order="C"), *arrays, codes, order, True, STOP, level, batch, rounds=5, seed=2)
         return codes
 
     together = codes_of(np.arange(n), 0)
@@ -265,8 +269,8 @@ def test_one_dictionary_has_its_nearest_codeword_after_rounds_too(rng, level):
     D, X = whole(rng, K, 4), whole(rng, 33, 4)
     N = np.full((1, Kp), np.inf, np.float32)
     N[0, :K] = (D**2).sum(axis=1) / 2
-    V = np.zeros((33, 1, Kp), np.float32)
-    V[:, 0, :K] = X @ D.T
+    V = np.zeros((1, 33, Kp), np.float32)
+    V[0, :, :K] = X @ D.T
     nothing = (np.zeros((1, 1, K, Kp), np.float32), N, np.zeros((1, 1, Kp), np.float32))
     codes = np.zeros((33, 1), np.uint16)
     _core.assign(V, *nothing, np.zeros((1, 1, K, 16), np.float32), codes, 1, True, STOP, level, rounds=3)
@@ -278,7 +282,7 @@ def test_a_stop_amid_rounds_leaves_codes_that_are_no_worse(order, rng, workers, 
     D, X = whole(rng, 6, 32, 8), whole(rng, 200, 8, low=-30, high=31)
     tables = Tables.of(D, workers)
     given = rng.integers(0, 32, (200, 6)).astype(np.uint16)
-    V = ((X - reference.decode(D, given)).astype(np.float32) @ tables.padded.reshape(-1, 8).T).reshape(200, 6, 32)
+    V = products((X - reference.decode(D, given)).astype(np.float32), tables)
     places, stop = tables.inside(given), np.zeros(1, np.int32)
     timer = threading.Timer(0.05, stop.__setitem__, (0, 1))
     timer.start()
@@ -330,7 +334,7 @@ def test_rows_are_added_on_their_grid(P, rng, level):
 def test_stop_ends_the_search_early(rng, workers):
     D, X = rng.standard_normal((8, 64, 8)).astype(np.float32), rng.standard_normal((64, 8)).astype(np.float32)
     tables = Tables.of(D, workers)
-    V = (X @ tables.padded.reshape(-1, 8).T).reshape(64, 8, 64)
+    V = products(X, tables)
     codes = np.zeros((64, 8), np.uint16)
     stop = np.ones(1, np.int32)
     _core.assign(V, tables.T, tables.N, tables.rowmin, tables.groupmin, codes, 8, False, stop)
@@ -352,7 +356,7 @@ def test_bindings_refuse_what_does_not_fit(rng, workers):
     with pytest.raises(ValueError, match="simd_levels"):
         _core.decode(D, good, np.empty((5, 4), np.float32), "mmx")
     tables = Tables.of(D, workers)
-    V = np.zeros((5, 2, 16), np.float32)
+    V = np.zeros((2, 5, 16), np.float32)
     arrays = (tables.T, tables.N, tables.rowmin, tables.groupmin)
     for order in (-1, 3):
         with pytest.raises(ValueError, match="order must be"):

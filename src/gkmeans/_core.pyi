@@ -7,7 +7,7 @@ _Floats = NDArray[np.float32]
 _Codes = NDArray[np.uint16]
 
 def assign(
-    V: _Floats,  # (n, C, Kp) products of the rows, or of their residuals, with the codewords; used up
+    V: _Floats,  # (C, n, Kp) products of the rows, or of their residuals, with the codewords; used up
     T: _Floats,  # (C, C, K, Kp)
     N: _Floats,  # (C, Kp)
     rowmin: _Floats,  # (C, C, Kp)

@@ -75,20 +75,20 @@ def assign_block(
     seed: int = 0,
 ) -> NDArray[np.uint16]:
     """Codes (m, C) of the rows ``X`` (m, P); from ``codes``, or from a greedy start where it is None."""
-    C, Kp, P = tables.padded.shape
-    flat = tables.padded.reshape(C * Kp, P).T
-    V = workers.buffer(len(X) * C * Kp).reshape(len(X), C * Kp)
+    C, Kp, _ = tables.padded.shape
+    D = tables.padded.transpose(0, 2, 1)
+    V = workers.buffer(C * len(X) * Kp).reshape(C, len(X), Kp)
     if C == 1:  # the nearest codeword, whatever it was before
         out = np.empty(len(X), np.uint16)
-        _core.nearest(np.matmul(X, flat, out=V), tables.N[0], out)
+        _core.nearest(np.matmul(X, D[0], out=V[0]), tables.N[0], out)
         return out[:, None]
     if tables.T is None or tables.rowmin is None or tables.groupmin is None:
         return _rounds_by_residuals(X, tables, codes, workers.stop, rounds, seed)
     places = np.empty((len(X), C), np.uint16) if codes is None else tables.inside(codes)
-    np.matmul(X if codes is None else X - decode(tables.D, codes), flat, out=V)
+    np.matmul(X if codes is None else X - decode(tables.D, codes), D, out=V)
     arrays = (tables.T, tables.N, tables.rowmin, tables.groupmin)
     _core.assign(
-        V.reshape(len(X), C, Kp),
+        V,
         *arrays,
         places,
         min(order, C),
