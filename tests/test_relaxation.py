@@ -214,6 +214,12 @@ def test_shrinkage_follows_the_held_rows(workers):
     assert (shrinkage.points, shrinkage.factor) == (2, 0.5)
 
 
+def test_folds_judge_the_shrinkage_in_turn_and_seldom_in_the_end():
+    assert [relaxation.judge(iteration) for iteration in range(1, 9)] == [1, 2, 3, 0, 1, 2, 3, 0]
+    none = [None] * 3
+    assert [relaxation.judge(iteration) for iteration in range(9, 25)] == [*none, 3, *none, 0, *none, 1, *none, 2]
+
+
 def test_folds_are_even_and_the_rows_held_are_spread_over_them(monkeypatch):
     monkeypatch.setattr(relaxation, "HELD_ROWS", 3)
     rows = rows_of(np.arange(42.0)[:, None])

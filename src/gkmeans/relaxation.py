@@ -36,7 +36,7 @@ HELD_ROWS = 4096
 
 @dataclass
 class Shrinkage:
-    """Points by which codewords are drawn to zero, learned on the way: each iteration tries twice or half as much.
+    """Points by which codewords are drawn to zero, learned on the way: now and then twice or half as much is tried.
 
     The judge is a fold that the dictionaries were solved without.
     """
@@ -73,6 +73,13 @@ def pays(gain: Doubles) -> bool:
     return float(gain.sum()) > float(gain.std() * np.sqrt(len(gain)))
 
 
+def judge(iteration: int) -> int | None:
+    """The fold that judges the shrinkage: each in turn, in every iteration at first, then in one of four."""
+    if iteration > 2 * FOLDS and iteration % FOLDS:
+        return None
+    return (iteration if iteration <= 2 * FOLDS else iteration // FOLDS) % FOLDS
+
+
 class Folds:
     """The rows dealt into folds: the fold of each row, and rows spread over each fold that stand for it."""
 
@@ -94,15 +101,25 @@ class Folds:
         return self.rows.passed(job, codes, workers).statistics
 
     def solved(self, state: State, parts: Sequence[Statistics], shrinkage: Shrinkage, run: Run) -> list[Dictionaries]:
-        """Dictionaries for each fold by the statistics of the others; one fold judges the shrinkage."""
+        """Dictionaries for each fold by the statistics of the others; at times one fold judges the shrinkage."""
         out = []
         for f, held in enumerate(self.held):
             others, before = reduce(add, [*parts[:f], *parts[f + 1 :]]), state.dictionaries[f]
-            if f == (state.iteration + 1) % FOLDS:
+            if f == judge(state.iteration + 1):
                 out.append(shrinkage.solved(before, others, held, state.codes[self.places[f]], run))
             else:
                 out.append(updated(before, others, run.workers, shrinkage.points))
         return out
+
+    def heated(self, trained: Sequence[Dictionaries], heat: float, codes: Codes, run: Run) -> list[Dictionaries]:
+        """The dictionaries of each fold with noise on every codeword, ``heat`` deviations of the fold's residual."""
+        seeds = run.rng.integers(2**63, size=FOLDS)
+
+        def one(f: int) -> Dictionaries:
+            deviation = spread(trained[f], self.held[f], codes[self.places[f]])
+            return heated(trained[f], deviation, heat, np.random.default_rng(seeds[f]))
+
+        return run.workers.map(one, range(FOLDS))
 
     def assigned(
         self, noisy: Sequence[Dictionaries], way: GroupAssignment, codes: Codes, workers: Workers
@@ -141,10 +158,7 @@ def relax(
         trained = folds.solved(state, parts, shrinkage, run)
         if not np.sum([part.counts for part in parts], axis=0).all():
             trained = together(trained, candidates.revive(mean_of(trained), reduce(add, parts), state.codes, run))
-        noisy = [
-            heated(trained[f], spread(trained[f], held, state.codes[folds.places[f]]), heat, run.rng)
-            for f, held in enumerate(folds.held)
-        ]
+        noisy = folds.heated(trained, heat, state.codes, run)
         codes, error, parts = folds.assigned(noisy, replace(way, seed=iteration), state.codes, run.workers)
         run.record("relaxed", iteration, iterations + 1, error)
         state = State(tuple(trained), codes, iteration, numbers=asdict(shrinkage))
