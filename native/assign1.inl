@@ -15,8 +15,8 @@ struct Scratch {
     const float** before;  // (C)
     int* active;           // (n)  rows not yet done
     int* clean;            // (n)  visits since the row's last change
-    float* least;          // (n, C)  the least of V[i, c]
-    Code* seen;            // (n, C, C)  the codes that V[i, c] stands for
+    float* least;          // (n, C)  the least of V[c, i]
+    Code* seen;            // (n, C, C)  the codes that V[c, i] stands for
 };
 
 static inline Scratch carve(const Tables& t, int n, void* work) {
@@ -165,7 +165,7 @@ static inline bool same(const Code* a, const Code* b, int C) {
     return true;
 }
 
-// Rows of T, new and old, of the codes that changed since V[i, c] was last brought up to date; returns how
+// Rows of T, new and old, of the codes that changed since V[c, i] was last brought up to date; returns how
 // many.
 static inline int stale(const Tables& t, const Scratch& s, int i, int c, const Code* code) {
     const Code* seen = seen_by(t, s, i, c);
@@ -188,7 +188,7 @@ static inline void prefetch_stale(const Tables& t, const Scratch& s, int i, int 
     }
 }
 
-// Brings V[i, c] up to date.
+// Brings V[c, i] up to date.
 static inline void refresh(const Tables& t, const Scratch& s, int i, int c, const Code* code, float* v) {
     const int m = stale(t, s, i, c, code);
     if (m == 0) return;

@@ -179,7 +179,7 @@ static void order2(const Tables& t, int n, Costs V, Code* codes, void* work, con
     for (int visit = 0; left > 0 && visit < kMaxSweeps * pairs && !*stop; ++visit) {
         p.b = visit % pairs, p.c = (p.b + 1) % t.C;
         int kept = 0;
-        for (int x = 0; x < left; x += kTogether) {
+        for (int x = 0; x < left && !*stop; x += kTogether) {
             const int some = left - x < kTogether ? left - x : kTogether;
             int rows[kTogether];
             bool changed[kTogether];

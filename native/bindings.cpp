@@ -65,6 +65,7 @@ static void assign(Out<float, 3> V, In<float, 4> T, In<float, 2> N, In<float, 3>
     require(rounds == 0 || order > 0, "rounds need an order of at least 1");
     require(batch >= 0, "batch must be at least 1, or 0 for the default");
     if (batch == 0) batch = kBatch;
+    if (batch > n) batch = n > 0 ? n : 1;
     if (!start) check_codes(codes, K);
     while (batch > 1 && static_cast<std::size_t>(batch) * C * C > kSeenCodes) batch /= 2;
     const Kernels& kernels = at_level(level);

@@ -365,6 +365,10 @@ def test_bindings_refuse_what_does_not_fit(rng, workers):
         _core.assign(V, *arrays, bad, 1, False, STOP)
     with pytest.raises(ValueError, match="V must have shape"):
         _core.assign(V[:, :, :8].copy(), *arrays, good, 1, True, STOP)
+    with pytest.raises(ValueError, match="V must have shape"):
+        _core.assign(np.zeros((5, 2, 16), np.float32), *arrays, good, 1, True, STOP)
+    with pytest.raises(ValueError, match="codes must have shape"):
+        _core.assign(V[:, :4].copy(), *arrays, good, 1, True, STOP)
     with pytest.raises(ValueError, match="batch"):
         _core.assign(V, *arrays, good, 1, True, STOP, None, -1)
     with pytest.raises(ValueError, match="rounds must be at least 0"):

@@ -1,6 +1,6 @@
 """Assignment: greedy start, O1GA, O2GA, OnGA, Sec. 2.1, Alg. 2.
 
-A pass cuts the rows into blocks; each block makes one BLAS product for the ⟨x, d⟩ of all codewords, then the kernel
+A pass cuts the rows into blocks; each block makes one BLAS product a dictionary for the ⟨x, d⟩, then the kernel
 chooses the codes. Where T would be too large, order 1 works on residuals instead: a product for each dictionary and
 sweep, but no table.
 """

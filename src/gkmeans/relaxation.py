@@ -114,9 +114,10 @@ class Folds:
     def heated(self, trained: Sequence[Dictionaries], heat: float, codes: Codes, run: Run) -> list[Dictionaries]:
         """The dictionaries of each fold with noise on every codeword, ``heat`` deviations of the fold's residual."""
         seeds = run.rng.integers(2**63, size=FOLDS)
+        chosen = [codes[places] for places in self.places]  # not by the workers: codes may lie on a cluster
 
         def one(f: int) -> Dictionaries:
-            deviation = spread(trained[f], self.held[f], codes[self.places[f]])
+            deviation = spread(trained[f], self.held[f], chosen[f])
             return heated(trained[f], deviation, heat, np.random.default_rng(seeds[f]))
 
         return run.workers.map(one, range(FOLDS))
@@ -199,7 +200,10 @@ def heated(fitted: Dictionaries, deviation: Floats, heat: float, rng: np.random.
         return fitted
     [D] = fitted.D
     sigma = np.float32(heat / np.sqrt(len(D))) * deviation
-    return replace(fitted, D=(D + sigma * rng.standard_normal(D.shape, dtype=np.float32),))
+    moved: Floats = rng.standard_normal(D.shape, dtype=np.float32)
+    moved *= sigma
+    moved += D
+    return replace(fitted, D=(moved,))
 
 
 def together(trained: Sequence[Dictionaries], revived: Dictionaries) -> list[Dictionaries]:

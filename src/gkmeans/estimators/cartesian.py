@@ -14,7 +14,8 @@ from sklearn.utils.validation import check_is_fitted
 from .._rows import Data, Floats
 from ..assignment import GroupAssignment
 from ..dictionaries import Dictionaries
-from ..initialization.hierarchical import first_blocks, first_stage
+from ..initialization.grown import best_stage, most_iterations
+from ..initialization.hierarchical import first_blocks
 from ..training import Run, train
 from .base import AdditiveQuantizer, Learned, full_length
 
@@ -115,8 +116,12 @@ class CartesianKMeans(SubspaceQuantizer):
     def _method(self, C: int, K: int) -> GroupAssignment:
         return GroupAssignment(2)  # one dictionary in a block: the nearest codeword; pairs where several share one
 
+    def _start_iterations(self, P: int) -> int:
+        C, K = self._sizes()
+        return most_iterations(first_blocks(C, P), K)
+
     def _learn(self, rows: Data, run: Run, max_iter: int) -> Learned:
         C, K = self._sizes()
-        start = first_stage(rows, first_blocks(C, rows.n_features), K, run)
+        start = best_stage(rows, first_blocks(C, rows.n_features), K, run)
         fitted, codes = train(rows, start, None, run, max_iter, "ck-means")
         return Learned(fitted, codes, (fitted,))

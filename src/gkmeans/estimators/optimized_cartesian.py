@@ -14,7 +14,8 @@ from .._rows import Data
 from .._validation import check_codewords, check_hours, check_integer, check_n_jobs
 from ..assignment import GroupAssignment
 from ..dictionaries import Block
-from ..initialization.hierarchical import first_stage, joined, split
+from ..initialization.grown import best_stage, most_iterations
+from ..initialization.hierarchical import joined, split
 from ..pursuit import Pursuit, check_cost, check_table
 from ..training import Run, train
 from .base import Learned
@@ -118,7 +119,9 @@ class OptimizedCartesianKMeans(SubspaceQuantizer):
         check_hours(self.max_hours)
 
     def _start_iterations(self, P: int) -> int:
-        return self.init_iter if len(self._finer_blocks(P)) > len(self._blocks(P)) else 0
+        finer = self._finer_blocks(P)
+        growth = most_iterations(finer, self._sizes()[1])
+        return growth + (self.init_iter if len(finer) > len(self._blocks(P)) else 0)
 
     def _check_data(self, shape: tuple[int, int]) -> None:
         self._check_pursuit(shape[0], self.max_iter, self._blocks(shape[1]), *self._sizes())
@@ -145,7 +148,7 @@ class OptimizedCartesianKMeans(SubspaceQuantizer):
     def _learn(self, rows: Data, run: Run, max_iter: int) -> Learned:
         _, K = self._sizes()
         blocks, finer = self._blocks(rows.n_features), self._finer_blocks(rows.n_features)
-        stage, codes = first_stage(rows, finer, K, run), None
+        stage, codes = best_stage(rows, finer, K, run), None
         if len(finer) > len(blocks):
             exact = replace(run, method=GroupAssignment(1))
             stage, codes = train(rows, stage, None, exact, self.init_iter, "ck-means")
