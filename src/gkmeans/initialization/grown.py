@@ -16,15 +16,14 @@ from functools import reduce
 
 import numpy as np
 
-from .._frame import Frame
 from .._parallel import Workers, spans
 from .._progress import Reporter
-from .._rows import READ_ROWS, Floats, Rows, Source
+from .._rows import READ_ROWS, Floats, Source
 from .._sums import Doubles
 from ..assignment import GroupAssignment
 from ..dictionaries import Block, Dictionaries, drawn
-from ..training import Run, train
-from .hierarchical import first_blocks, first_stage
+from ..training import Run
+from .hierarchical import first_blocks, first_stage, trained
 
 FEW, LEADING = 16, 64
 """Principal components for each block: in the tries, and until all dimensions join."""
@@ -73,7 +72,7 @@ def best_stage(rows: Source, blocks: Sequence[Block], K: int, run: Run) -> Dicti
         return other
     sample = rows.take(drawn(len(rows), COMPARED_ROWS * K, run.rng)).block(slice(None))
     apart = replace(aside(run), tol=0.0)
-    return min(start, other, key=lambda stage: trained(sample, stage, apart, COMPARED_ITERATIONS)[1])
+    return min(start, other, key=lambda stage: trained(sample, stage, apart, COMPARED_ITERATIONS, "compared")[1])
 
 
 def aside(run: Run) -> Run:
@@ -99,7 +98,8 @@ def grown(rows: Source, blocks: Sequence[Block], K: int, run: Run) -> Dictionari
     stage = widened(stage, first_blocks(C, LEADING * C))
     leading = projected(some, V[:, : LEADING * C], run.workers)
     for k in ks[-DOUBLINGS:]:
-        stage, _ = trained(leading, doubled(stage, k, apart.rng), apart, LAST_ITERATIONS if k == K else ITERATIONS)
+        most = LAST_ITERATIONS if k == K else ITERATIONS
+        stage, _ = trained(leading, doubled(stage, k, apart.rng), apart, most, f"{k} codewords")
     stage = widened(stage, blocks)
     assert stage.R is not None  # first_try sets it
     [R] = run.workers.map(lambda R: np.ascontiguousarray(V @ R), [stage.R])
@@ -143,7 +143,7 @@ def best_try(X: Floats, C: int, ks: Sequence[int], run: Run) -> Dictionaries:
     for _ in range(TRIES):
         stage, distortion = first_try(sample, C, ks[0], run.rng), np.inf
         for k in ks:
-            stage, distortion = trained(sample, doubled(stage, k, run.rng), quiet, ITERATIONS)
+            stage, distortion = trained(sample, doubled(stage, k, run.rng), quiet, ITERATIONS, f"{k} codewords")
         tries.append((distortion, stage))
         run.reporter.step(1, f"try of {ks[-1]} codewords, distortion {distortion:.5f}")
     return min(tries, key=lambda one: one[0])[1]
@@ -155,14 +155,6 @@ def first_try(X: Floats, C: int, k: int, rng: np.random.Generator) -> Dictionari
     R = widened_rotation(np.zeros((0, 0), np.float32), [0] * C, blocks)
     D = tuple(np.ascontiguousarray(X[drawn(len(X), k, rng)] @ R[:, block.dims])[None] for block in blocks)
     return Dictionaries(blocks, D, R)
-
-
-def trained(X: Floats, stage: Dictionaries, run: Run, most: int) -> tuple[Dictionaries, float]:
-    """``stage`` after alternation on the rows ``X``, and their relative distortion."""
-    rows = Rows(X, Frame(np.zeros(X.shape[1], np.float32)))
-    run = replace(run, energy=rows.energy(run.workers), history=[])
-    fitted, _ = train(rows, stage, None, run, most, f"{stage.shape[1]} codewords")
-    return fitted, run.history[-1]
 
 
 def doubled(stage: Dictionaries, k: int, rng: np.random.Generator) -> Dictionaries:

@@ -135,11 +135,21 @@ def balanced_order(variance: NDArray[np.float64], blocks: Sequence[Block]) -> ND
 
 def _trial(sample: Floats, blocks: Sequence[Block], K: int, order: NDArray[np.intp], run: Run, seed: int) -> float:
     """Relative distortion of the sample after a few iterations from this order."""
-    rows = Rows(sample, Frame(np.zeros(sample.shape[1], np.float32)))
     rng = np.random.default_rng(seed)
-    trial = replace(run, method=GroupAssignment(1), rng=rng, reporter=Reporter("trial", 0, logging.DEBUG), history=[])
-    train(rows, _permuted(rows, blocks, K, rng, order), None, trial, TRIAL_ITERATIONS, "trial")
-    return trial.history[-1]
+    trial = replace(run, method=GroupAssignment(1), rng=rng, reporter=Reporter("trial", 0, logging.DEBUG))
+    return trained(sample, _permuted(_at_hand(sample), blocks, K, rng, order), trial, TRIAL_ITERATIONS, "trial")[1]
+
+
+def trained(X: Floats, stage: Dictionaries, run: Run, most: int, label: str) -> tuple[Dictionaries, float]:
+    """``stage`` after alternation on the rows ``X``, and their relative distortion; the run's history stays."""
+    rows = _at_hand(X)
+    run = replace(run, energy=rows.energy(run.workers), history=[])
+    fitted, _ = train(rows, stage, None, run, most, label)
+    return fitted, run.history[-1]
+
+
+def _at_hand(X: Floats) -> Rows:
+    return Rows(X, Frame(np.zeros(X.shape[1], np.float32)))
 
 
 def hierarchical(
