@@ -10,6 +10,7 @@ namespace gkmeans {
 
 using Code = std::uint16_t;
 constexpr int kPad = 16;       // floats; one 512-bit register, the widest level's step
+constexpr int kAbreast = 4;    // blocks that are scanned side by side
 constexpr int kGroups = 16;    // groups of columns that a row of T is bounded by
 constexpr int kVectors = 18;   // of Kp floats that order 2 works in
 constexpr int kSiblings = 16;  // nodes of the pursuit's tree worked on together
@@ -99,11 +100,14 @@ struct Kernels {
     // out (n, W) = Q (n, P) times D (tiles, P, kTile), W a multiple of kPad and at most tiles * kTile: the
     // lookup tables of queries.
     void (*products)(int n, int P, int W, const float* Q, const float* D, float* out);
-    // Clears, in the words of n blocks, the bits of rows whose sum over `tables` is above limit; null where
-    // the level has no such kernel. Tables of 16 or 256 bytes, the norm's of 256 last. Where `narrow`, sums
-    // stop at 255, and limit is below that; else at 65535.
-    void (*candidates)(const Lines&, int n, const std::uint8_t* blocks, const std::uint8_t* tables,
-                       bool narrow, int limit, std::uint64_t* words);
+    // Clears, in the words of n blocks, the bits of rows whose sum over `tables` is above limit, and tells
+    // whether any is left; null where the level has no such kernel. Block kAbreast * i + j lies `next` * i +
+    // `apart` * j bytes from the first. Tables of 16 or 256 bytes, the norm's of 256 last. Where `narrow`,
+    // sums stop at 255, and limit is below that; else at 65535.
+    bool (*candidates)(const Lines&, int n, const std::uint8_t* blocks, std::size_t apart, std::size_t next,
+                       const std::uint8_t* tables, bool narrow, int limit, std::uint64_t* words);
+    // A bit for each of the bytes (n, 64) that is not 0; returns how many there are.
+    std::int64_t (*pack_bits)(std::int64_t n, const std::uint8_t* bytes, std::uint64_t* words);
 };
 
 // Bytes of `work` for an assignment of order m, a multiple of 64: what orders 1 and 2 use, then what higher

@@ -8,7 +8,6 @@
 namespace gkmeans {
 
 constexpr std::size_t kFetched = 1 << 20;  // bytes of codewords that are fetched at once
-constexpr std::uint64_t kOnes = 0x0101010101010101;
 
 bool all_below(std::size_t n, const float* values, float limit) {
     bool below = true;
@@ -44,28 +43,13 @@ void tables(const Kernels& kernels, const Asked& asked, int n, int W, const floa
     kernels.products(n, P, W, rows.data(), D, out);
 }
 
-static std::uint64_t word_of(const std::uint8_t* bytes) {
-    std::uint64_t word = 0;
-    for (int g = 0; g < kBlock / 8; ++g) {
-        std::uint64_t eight;
-        std::memcpy(&eight, bytes + 8 * g, 8);
-        // byte j, 0 or 1, to bit 56 + j
-        word |= ((eight & kOnes) * 0x0102040810204080 >> 56) << 8 * g;
-    }
-    return word;
-}
-
-std::int64_t pack_mask(std::int64_t n, const std::uint8_t* mask, std::uint64_t* words) {
-    std::int64_t count = 0;
-    for (std::int64_t b = 0; b < n / kBlock; ++b) {
-        words[b] = word_of(mask + b * kBlock);
-        count += __builtin_popcountll(words[b]);
-    }
+std::int64_t pack_mask(const Kernels& kernels, std::int64_t n, const std::uint8_t* mask,
+                       std::uint64_t* words) {
+    std::int64_t count = kernels.pack_bits(n / kBlock, mask, words);
     if (n % kBlock) {
         std::uint8_t last[kBlock] = {};
         std::memcpy(last, mask + n / kBlock * kBlock, static_cast<std::size_t>(n % kBlock));
-        words[n / kBlock] = word_of(last);
-        count += __builtin_popcountll(words[n / kBlock]);
+        count += kernels.pack_bits(1, last, words + n / kBlock);
     }
     return count;
 }

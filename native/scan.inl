@@ -70,18 +70,17 @@ struct Sums {
     }
 };
 
-constexpr int kHalves = kBlock / kBytes;         // registers of a line
-constexpr int kAbreast = 4 / kHalves / kHalves;  // blocks that share the loads of a table
-constexpr std::size_t kFetched = 8192;           // bytes that are fetched before they are needed
+constexpr int kHalves = kBlock / kBytes;               // registers of a line
+constexpr int kShared = kAbreast / kHalves / kHalves;  // blocks that share the loads of a table
+constexpr std::size_t kFetched = 2048;                 // bytes that are fetched before they are needed
 
-// Words of R blocks: a bit for each row whose bound is at most limit.
+// Words of R blocks, `apart` bytes from each other: a bit for each row whose bound is at most limit.
 template <bool nibbles, bool narrow, int R>
-static inline void bounded(const Lines& lines, const std::uint8_t* blocks, const std::uint8_t* tables,
-                           int limit, std::uint64_t* out) {
+static inline void bounded(const Lines& lines, const std::uint8_t* blocks, std::size_t apart,
+                           const std::uint8_t* tables, int limit, std::uint64_t* out) {
     constexpr int kSums = R * kHalves;
-    const std::size_t size = lines.bytes();
     Sums<narrow> sums[kSums];
-    const auto at = [&](int r) { return blocks + r / kHalves * size + r % kHalves * kBytes; };
+    const auto at = [&](int r) { return blocks + r / kHalves * apart + r % kHalves * kBytes; };
     for (int c = 0; nibbles && c < lines.C; c += 2, blocks += kBlock, tables += 32) {
         const Table16 low(tables), high(tables + 16);
         for (int r = 0; r < kSums; ++r) {
@@ -105,35 +104,66 @@ static inline void bounded(const Lines& lines, const std::uint8_t* blocks, const
 }
 
 template <bool nibbles, bool narrow>
-static void bound_blocks(const Lines& lines, int n, const std::uint8_t* blocks, const std::uint8_t* tables,
-                         int limit, std::uint64_t* words) {
-    const std::size_t size = lines.bytes();
-    std::uint64_t word[kAbreast];
-    int b = 0;
-    for (; b + kAbreast <= n; b += kAbreast) {
-        std::uint64_t any = 0;
-        for (int r = 0; r < kAbreast; ++r) any |= words[b + r];
-        if (!any) continue;
-        bounded<nibbles, narrow, kAbreast>(lines, blocks + b * size, tables, limit, word);
-        for (int r = 0; r < kAbreast; ++r) words[b + r] &= word[r];
+static bool bound_blocks(const Lines& lines, int n, const std::uint8_t* blocks, std::size_t apart,
+                         std::size_t next, const std::uint8_t* tables, int limit, std::uint64_t* words) {
+    std::uint64_t word[kShared], some = 0;
+    for (int b = 0; b < n; b += kAbreast, blocks += next, words += kAbreast) {
+        const int count = n - b < kAbreast ? n - b : kAbreast;
+        int r = 0;
+        for (; r + kShared <= count; r += kShared) {
+            int filled = 0;
+            for (int j = 0; j < kShared; ++j) filled += words[r + j] != 0;
+            if (2 * filled <= kShared) break;  // those few one by one
+            bounded<nibbles, narrow, kShared>(lines, blocks + r * apart, apart, tables, limit, word);
+            for (int j = 0; j < kShared; ++j) some |= words[r + j] &= word[j];
+        }
+        for (; r < count; ++r) {
+            if (!words[r]) continue;
+            bounded<nibbles, narrow, 1>(lines, blocks + r * apart, apart, tables, limit, word);
+            some |= words[r] &= word[0];
+        }
     }
-    for (; b < n; ++b) {
-        if (!words[b]) continue;
-        bounded<nibbles, narrow, 1>(lines, blocks + b * size, tables, limit, word);
-        words[b] &= word[0];
-    }
+    return some != 0;
 }
 
-static void candidates(const Lines& lines, int n, const std::uint8_t* blocks, const std::uint8_t* tables,
-                       bool narrow, int limit, std::uint64_t* words) {
+static bool candidates(const Lines& lines, int n, const std::uint8_t* blocks, std::size_t apart,
+                       std::size_t next, const std::uint8_t* tables, bool narrow, int limit,
+                       std::uint64_t* words) {
     const auto bound = lines.bits == 4 ? (narrow ? bound_blocks<true, true> : bound_blocks<true, false>)
                                        : (narrow ? bound_blocks<false, true> : bound_blocks<false, false>);
-    bound(lines, n, blocks, tables, limit, words);
+    return bound(lines, n, blocks, apart, next, tables, limit, words);
+}
+
+static inline std::uint64_t word_of(const std::uint8_t* bytes) {
+    std::uint64_t word = 0;
+    for (int h = 0; h < kHalves; ++h) word |= not_zero(load_bytes(bytes + h * kBytes)) << h * kBytes;
+    return word;
 }
 #else
 // Plain registers look nothing up: the float scan is as fast.
 constexpr auto candidates = nullptr;
+
+static inline std::uint64_t word_of(const std::uint8_t* bytes) {
+    constexpr std::uint64_t kLow = 0x7f7f7f7f7f7f7f7f;
+    std::uint64_t word = 0;
+    for (int g = 0; g < kBlock / 8; ++g) {
+        std::uint64_t eight;
+        __builtin_memcpy(&eight, bytes + 8 * g, 8);
+        const std::uint64_t ones = (((eight & kLow) + kLow) | eight) >> 7 & 0x0101010101010101;
+        word |= (ones * 0x0102040810204080 >> 56) << 8 * g;  // byte j to bit 56 + j
+    }
+    return word;
+}
 #endif
+
+static std::int64_t pack_bits(std::int64_t n, const std::uint8_t* bytes, std::uint64_t* words) {
+    std::int64_t count = 0;
+    for (std::int64_t b = 0; b < n; ++b) {
+        words[b] = word_of(bytes + b * kBlock);
+        count += __builtin_popcountll(words[b]);
+    }
+    return count;
+}
 
 }  // namespace GKMEANS_LEVEL
 }  // namespace gkmeans

@@ -163,17 +163,45 @@ struct Walk {
             for (int i = 0; i < n; ++i) words[i] = shelf.keep[b + i];
             if (b * kBlock < first) words[0] &= ~std::uint64_t{0} << first % kBlock;
             if (b + n == end && last % kBlock) words[n - 1] &= ~(~std::uint64_t{0} << last % kBlock);
-            const int limit = limit_now();
-            if (limit < 0) return;  // nothing can be better: scores are at the least already
-            if (limit < kMostBound) {
-                kernels.candidates(shelf.lines, n,
-                                   shelf.codes + b * static_cast<std::int64_t>(shelf.lines.bytes()),
-                                   bounds.tables.data(), bounds.narrow, limit, words);
-            }
-            for (int i = 0; i < n; ++i) take_rows(b + i, words[i]);
+            if (!meet(b, n, 1, kAbreast, words)) return;
             b += n;
             if (stride < kStride) stride *= 2;
         }
+    }
+
+    // All rows, from the four quarters at once: memory is read faster in several streams than in one.
+    void run() {
+        std::uint64_t words[kStride];
+        const std::int64_t quarter = shelf.blocks / kAbreast;
+        for (std::int64_t b = 0; b < quarter;) {
+            const int n = static_cast<int>(quarter - b < stride ? quarter - b : stride);
+            for (int i = 0; i < n; ++i) {
+                for (int j = 0; j < kAbreast; ++j) words[kAbreast * i + j] = shelf.keep[b + i + j * quarter];
+            }
+            if (!meet(b, kAbreast * n, quarter, 1, words)) return;
+            b += n;
+            if (stride < kStride / kAbreast) stride *= 2;
+        }
+        run(kAbreast * quarter * kBlock, shelf.blocks * kBlock);
+    }
+
+    // The rows that `words` keep of n blocks, of which kAbreast * i + j is b + next * i + apart * j; false
+    // where nothing can be better.
+    bool meet(std::int64_t b, int n, std::int64_t apart, std::int64_t next, std::uint64_t* words) {
+        const int limit = limit_now();
+        if (limit < 0) return false;  // scores are at the least already
+        if (limit < kMostBound) {
+            const std::int64_t bytes = static_cast<std::int64_t>(shelf.lines.bytes());
+            if (!kernels.candidates(shelf.lines, n, shelf.codes + b * bytes,
+                                    static_cast<std::size_t>(apart * bytes),
+                                    static_cast<std::size_t>(next * bytes), bounds.tables.data(),
+                                    bounds.narrow, limit, words))
+                return true;
+        }
+        for (int i = 0; i < n; ++i) {
+            if (words[i]) take_rows(b + i / kAbreast * next + i % kAbreast * apart, words[i]);
+        }
+        return true;
     }
 
     // The bounds are made when the first limit is known, and again when it has come so near that finer steps
@@ -258,8 +286,9 @@ void search(const Kernels& kernels, const Shelf& shelf, int n, const Question* q
         const std::size_t at = static_cast<std::size_t>(i) * k;
         walks.emplace_back(kernels, shelf, questions[i], Heap{k, scores + at, ids + at});
     }
+    if (n == 1) return walks[0].run();
     const std::int64_t bytes = static_cast<std::int64_t>(shelf.lines.bytes());
-    const std::int64_t some = n == 1 ? shelf.blocks : (kCacheBytes + bytes - 1) / bytes;
+    const std::int64_t some = (kCacheBytes + bytes - 1) / bytes;
     for (std::int64_t b = 0; b < shelf.blocks; b += some) {
         const std::int64_t end = b + some < shelf.blocks ? b + some : shelf.blocks;
         for (auto& walk : walks) walk.run(b * kBlock, end * kBlock);
@@ -285,7 +314,7 @@ struct List {
 std::int64_t within(const Kernels& kernels, const Shelf& shelf, const Question& question, float limit,
                     std::int64_t room, float* scores, std::int64_t* ids) {
     Walk<List> walk(kernels, shelf, question, List{limit, room, 0, scores, ids});
-    walk.run(0, shelf.blocks * kBlock);
+    walk.run();
     return walk.sink.count;
 }
 

@@ -90,8 +90,8 @@ struct Asked {
 void tables(const Kernels&, const Asked&, int n, int W, const float* Q, const float* D, float* out,
             float* bias);
 
-// A bit for each of n bytes that are 0 or 1, 64 a word; returns how many are 1.
-std::int64_t pack_mask(std::int64_t n, const std::uint8_t* mask, std::uint64_t* words);
+// A bit for each of n bytes that is not 0, 64 a word; returns how many there are.
+std::int64_t pack_mask(const Kernels&, std::int64_t n, const std::uint8_t* mask, std::uint64_t* words);
 
 // Sets the bits of the rows, of n with ids first, first + 1, …, that m ids name and `keep` has; returns how
 // many it set.

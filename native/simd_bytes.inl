@@ -31,6 +31,7 @@ static inline std::uint64_t up_to(Bytes even, Bytes odd, int limit) {
 static inline Bytes even_sums(Bytes all, Bytes odd) {
     return _mm512_sub_epi16(all, _mm512_slli_epi16(odd, 8));
 }
+static inline std::uint64_t not_zero(Bytes v) { return _mm512_test_epi8_mask(v, v); }
 static inline Bytes in_every_lane(__m128i v) { return _mm512_broadcast_i32x4(v); }
 static inline Bytes shuffled(Bytes table, Bytes nibbles) { return _mm512_shuffle_epi8(table, nibbles); }
 #else
@@ -58,6 +59,9 @@ static inline std::uint64_t up_to(Bytes even, Bytes odd, int limit) {
 }
 static inline Bytes even_sums(Bytes all, Bytes odd) {
     return _mm256_sub_epi16(all, _mm256_slli_epi16(odd, 8));
+}
+static inline std::uint64_t not_zero(Bytes v) {
+    return ~static_cast<std::uint32_t>(_mm256_movemask_epi8(_mm256_cmpeq_epi8(v, no_bytes())));
 }
 static inline Bytes in_every_lane(__m128i v) { return _mm256_broadcastsi128_si256(v); }
 static inline Bytes shuffled(Bytes table, Bytes nibbles) { return _mm256_shuffle_epi8(table, nibbles); }

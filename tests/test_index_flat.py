@@ -349,8 +349,8 @@ def test_a_filter_that_is_used_again_or_changed_in_place_gives_its_own_rows(rng)
     for chosen in ([3, 50, 399], [3, 50, 399], [4, 50, 399], [0]):
         mask[:] = False
         mask[chosen] = True
-        for filter in (mask, np.array(chosen), mask[::-1][::-1]):
-            assert sorted(index.search(X[:1], 5, filter)[1][0]) == [-1] * (5 - len(chosen)) + chosen
+        for filter, queries in ((mask, 1), (np.array(chosen), 9), (mask[::-1][::-1], 1)):
+            assert sorted(index.search(X[:queries], 5, filter)[1][0]) == [-1] * (5 - len(chosen)) + chosen
     index.remove([50])
     assert sorted(index.search(X[:1], 2, [3, 50, 399])[1][0]) == [3, 399]
 

@@ -65,6 +65,11 @@ def check(rng, C, K, n, k, level, kind=None):
         assert (found[q][:there] == names[:k]).all()
         assert (found[q][there:] == -1).all()
         limit = float(expected[len(expected) // 2]) if len(expected) else 0.0
+        alone = np.full((1, k), np.inf, np.float32), np.full((1, k), -1, np.int64)
+        _core.search(*rows, tables[q : q + 1], bias[q : q + 1], floor, *alone, level)
+        _core.sort_heaps(*alone)
+        assert (alone[0] == scores[q]).all()
+        assert (alone[1] == found[q]).all()
         near, who = np.empty(n, np.float32), np.empty(n, np.int64)
         count = _core.within(*rows, tables[q], float(bias[q]), floor, limit, near, who, level)
         inside = expected <= np.float32(limit)
@@ -147,12 +152,14 @@ def test_tables_of_queries_are_those_of_rows_in_the_frame(rng, level, l2, scale)
 
 
 @pytest.mark.parametrize("n", [0, 1, 63, 64, 65, 1000])
-def test_words_have_the_bits_of_masks_and_of_ids(rng, n):
+def test_words_have_the_bits_of_masks_and_of_ids(rng, level, n):
     mask, keep = rng.random(n) < 0.3, rng.random(n) < 0.7
     packed = np.packbits(np.append(mask, np.zeros(-n % 64, bool)), bitorder="little").view(np.uint64)
     out, marked = np.empty(len(packed), np.uint64), np.zeros(len(packed), np.uint64)
-    assert _core.pack_mask(mask, out) == mask.sum()
-    assert (out == packed).all()
+    for true in (1, 2, 128, 255):  # what is not 0 is true
+        out[:] = 7
+        assert _core.pack_mask((mask * np.uint8(true)).view(bool), out, level) == mask.sum()
+        assert (out == packed).all()
     ids = np.concatenate([np.flatnonzero(mask) + 7, np.flatnonzero(mask) + 7, [0, 6, n + 7, -(2**63), 2**63 - 1]])
     assert _core.mark_ids(ids, 7, n, counted(keep)[0], marked) == (mask & keep).sum()
     assert (marked == (out & counted(keep)[0])).all()

@@ -61,7 +61,11 @@ def tables(
     level: str | None = None,
 ) -> None: ...
 def all_below(values: _Floats, limit: float) -> bool: ...  # (n, P) by their size; NaN is not
-def pack_mask(mask: NDArray[np.bool_], words: NDArray[np.uint64]) -> int: ...  # how many are true
+def pack_mask(
+    mask: NDArray[np.bool_],
+    words: NDArray[np.uint64],  # out
+    level: str | None = None,
+) -> int: ...  # how many are true
 def mark_ids(
     ids: NDArray[np.int64],  # (m,)
     first: int,  # rows first, first + 1, …

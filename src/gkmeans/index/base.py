@@ -181,7 +181,8 @@ class Index:
     ) -> tuple[NDArray[np.floating], Ids]:
         """The k nearest by ``best``, which gives scores and ids, ranked anew by the original vectors where given."""
         k, oversample = self._check_k(k), check_integer("oversample", oversample, 1)
-        queries, segments = self._lookup.queries(Q), self._kept(filter)
+        queries = self._lookup.queries(Q)
+        segments = self._kept(filter, len(queries))
         if rescore is None:
             scores, ids = best(segments, queries, k)
             return self._lookup.distances(scores), ids
@@ -197,8 +198,8 @@ class Index:
         """A count of neighbours; far more than there are would only take memory."""
         return check_integer("k", k, 1, max(len(self), MOST_MISSING))
 
-    def _kept(self, filter: Filter) -> list[Segment]:
-        return kept(self._state.segments, filter)
+    def _kept(self, filter: Filter, queries: int) -> list[Segment]:
+        return kept(self._state.segments, filter, queries)
 
     def _limit(self, radius: float) -> float:
         """The greatest score within a radius."""

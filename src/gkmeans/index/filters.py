@@ -13,8 +13,12 @@ from .segment import NO_IDS, Segment, Words, counted
 Mask = NDArray[np.bool_]
 
 
-def kept(segments: Sequence[Segment], filter: ArrayLike | range | None) -> list[Segment]:
-    """The segments with only the rows that ``filter`` keeps."""
+MANY = 4
+"""Queries for which the few rows of a filter are worth packing together at once."""
+
+
+def kept(segments: Sequence[Segment], filter: ArrayLike | range | None, queries: int) -> list[Segment]:
+    """The segments with only the rows that ``filter`` keeps, for so many queries."""
     if filter is None:
         return list(segments)
     if isinstance(filter, range):
@@ -31,7 +35,7 @@ def kept(segments: Sequence[Segment], filter: ArrayLike | range | None) -> list[
             raise ValueError(
                 f"filter has dtype {array.dtype} and shape {array.shape}; pass a boolean mask, integer ids or a range"
             )
-    return [segment.kept(*some) for segment, some in zip(segments, words, strict=True) if some[1]]
+    return [segment.kept(*some, queries >= MANY) for segment, some in zip(segments, words, strict=True) if some[1]]
 
 
 def _by_position(segments: Sequence[Segment], mask: Mask) -> list[Mask]:

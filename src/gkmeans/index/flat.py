@@ -126,7 +126,7 @@ class FlatIndex(Index):
             Nearest first, ties by id.
         """
         limit, queries = self._limit(radius), self._lookup.queries(Q)
-        results = scan.within(self._lookup, self._kept(filter), queries, limit, self.n_jobs)
+        results = scan.within(self._lookup, self._kept(filter, len(queries)), queries, limit, self.n_jobs)
         return [(self._lookup.distances(scores), ids) for scores, ids in results]
 
     def codes(self) -> tuple[Ids, Codes]:

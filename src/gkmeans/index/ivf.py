@@ -259,7 +259,7 @@ class IVFIndex(Index):
         """
         limit, asked, lookup = self._limit(radius), self._probes(n_probe), self._lookup
         queries = lookup.queries(Q)
-        results = probes.within(lookup, self._kept(filter), queries, limit, asked, self.n_jobs)
+        results = probes.within(lookup, self._kept(filter, len(queries)), queries, limit, asked, self.n_jobs)
         return [(lookup.distances(scores), ids) for scores, ids in results]
 
     def codes(self) -> tuple[Ids, Codes, Lists]:

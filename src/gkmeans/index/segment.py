@@ -42,8 +42,8 @@ class Segment:
     """Name on disk; empty in memory."""
     dead_file: str = ""
     """Name of the list of rows removed; empty where there is none."""
-    _last: list[tuple[Words, Segment]] = field(default_factory=list, init=False, repr=False)
-    """The words of the last filter that kept few rows, and those rows packed together."""
+    _last: list[tuple[Words, Segment | None]] = field(default_factory=list, init=False, repr=False)
+    """The words of the last filter that kept few rows, and those rows packed together where it came again."""
 
     @classmethod
     def of(cls, codes: Codes, ids: Ids, lookup: Lookup, norms: str, lists: Lists = NO_LISTS) -> Segment:
@@ -106,13 +106,25 @@ class Segment:
         keep, alive = counted(mask)
         return replace(self, keep=keep, alive=alive, dead_file="")
 
-    def kept(self, keep: Words, count: int) -> Segment:
-        """The ``count`` rows of the words alone: packed together where they are few, and kept for the same filter."""
+    def kept(self, keep: Words, count: int, often: bool) -> Segment:
+        """The ``count`` rows of the words alone.
+
+        Few rows that are asked for often, or by the same filter again, are packed together, and kept for the next time.
+        """
+        sparse = replace(self, keep=keep, alive=count)
         if 4 * count > self.n:
-            return replace(self, keep=keep, alive=count)
+            return sparse
         for words, packed in self._last:
             if np.array_equal(words, keep):
-                return packed
+                if packed is not None:
+                    return packed
+                often = True
+        together = self._packed(keep, count) if often else None
+        self._last[:] = [(keep, together)]
+        return together or sparse
+
+    def _packed(self, keep: Words, count: int) -> Segment:
+        """The ``count`` rows of the words, together."""
         blocks = aligned((-(-count // BLOCK), *self.blocks.shape[1:]))
         blocks[-1:] = 0
         rows = np.empty(count, np.int64)
@@ -120,9 +132,7 @@ class Segment:
         ids = self.ids[rows] if len(self.ids) else rows + self.first
         norms = self.norms[rows] if len(self.norms) else NO_FLOATS
         offsets = np.searchsorted(rows, self.offsets).astype(np.int64)
-        packed = Segment(blocks, count, 0, ids, self.levels, norms, all_words(count), count, offsets)
-        self._last[:] = [(keep, packed)]
-        return packed
+        return Segment(blocks, count, 0, ids, self.levels, norms, all_words(count), count, offsets)
 
     def codes(self, rows: Ids, lookup: Lookup) -> Codes:
         """Codes of rows."""
