@@ -13,7 +13,8 @@ const char* const kLevels[4] = {"baseline", "avx2", "avx512", "avx512vbmi"};
 const Kernels* find(const char* name) {
     if (!std::strcmp(name, "baseline")) return &kernels_baseline();
 #ifdef GKMEANS_X86
-    if (!std::strcmp(name, "avx2") && __builtin_cpu_supports("avx2")) return &kernels_avx2();
+    if (!std::strcmp(name, "avx2") && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        return &kernels_avx2();
     const bool wide = !std::strcmp(name, "avx512"), vbmi = !std::strcmp(name, "avx512vbmi");
     if ((wide || vbmi) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {

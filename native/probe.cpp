@@ -33,8 +33,8 @@ struct Prober {
                       centres.norms + first * kTile, scores);
         for (int i = 0; i < n; ++i) {
             const std::size_t at = static_cast<std::size_t>(i) * m;
-            take_values(W, scores.data() + static_cast<std::size_t>(i) * W, centres.firsts[g], m, best + at,
-                        lists + at);
+            take_values(kernels, W, scores.data() + static_cast<std::size_t>(i) * W, centres.firsts[g], m,
+                        best + at, lists + at);
         }
     }
 

@@ -22,7 +22,7 @@ static inline void some_products(int P, int W, int width, const float* Q, const 
             const Vec d =
                 load(D + (static_cast<std::size_t>(j / kHeld) * P + p) * kTile + j % kHeld * kLanes);
             for (int r = 0; r < R; ++r)
-                sum[r][j] = sum[r][j] + splat(Q[static_cast<std::size_t>(r) * P + p]) * d;
+                sum[r][j] = fused(splat(Q[static_cast<std::size_t>(r) * P + p]), d, sum[r][j]);
         }
     }
     for (int r = 0; r < R; ++r) {
@@ -155,6 +155,36 @@ static inline std::uint64_t word_of(const std::uint8_t* bytes) {
     return word;
 }
 #endif
+
+// The greatest value is the one whose negative is least.
+static void extremes(int n, const float* values, float* lowest, float* highest) {
+    const Vec zero = splat(0.0f);
+    Vec low = load(values), high = zero - low;
+    for (int k = kLanes; k < n; k += kLanes) {
+        const Vec v = load(values + k);
+        low = least(low, v);
+        high = least(high, zero - v);
+    }
+    *lowest = least_lane(low);
+    *highest = -least_lane(high);
+}
+
+// What the float product is above the true one, over all tables, is far below the step that limits allow.
+static void round_down(int n, const float* values, float least, float steps, std::uint8_t* out) {
+    for (int k = 0; k < n; ++k) {
+        float level = (values[k] - least) * steps;
+        level = level < 255.0f ? level : 255.0f;
+        out[k] = static_cast<std::uint8_t>(static_cast<int>(level));
+    }
+}
+
+static void not_above(int n, const float* values, float limit, std::uint16_t* words) {
+    for (int k = 0; k < n; k += kPad) {
+        unsigned above = 0;
+        for (int j = 0; j < kPad; j += kLanes) above |= lanes_below(splat(limit), load(values + k + j)) << j;
+        words[k / kPad] = static_cast<std::uint16_t>(~above);
+    }
+}
 
 static std::int64_t pack_bits(std::int64_t n, const std::uint8_t* bytes, std::uint64_t* words) {
     std::int64_t count = 0;

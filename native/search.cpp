@@ -14,16 +14,24 @@ constexpr double kReach = 250;  // steps from the least score to the worst that 
 constexpr int kCoarse = 180;    // steps that are too few for it
 constexpr int kCoarser = 90;    // and for the few rows of a list
 constexpr int kMany = 16;       // rows of a block that are scored together with those between them
+constexpr int kSome = 64;       // values that are held to one limit
 constexpr int kAhead = 8;       // blocks that are fetched before they are copied from
 constexpr float kNone = HUGE_VALF;
 
-// Codes of the rows from `row` on, `n` of them, of dictionary c.
-static inline void codes_of(const Lines& lines, const std::uint8_t* block, int c, int row, int n, int* out) {
-    const std::uint8_t* line = block + row + (lines.bits == 4 ? c / 2 : lines.bits == 8 ? c : 2 * c) * kBlock;
+// Adds, for n rows from `line` on, the entries of a dictionary's table; `odd` where it is the second of a
+// line.
+template <int bits>
+static inline void add_entries(const std::uint8_t* line, bool odd, const float* table, int Kp, int n,
+                               float* out) {
     for (int i = 0; i < n; ++i) {
-        out[i] = lines.bits == 8   ? line[i]
-                 : lines.bits == 4 ? line[i] >> 4 * (c & 1) & 15
-                                   : line[i] | line[i + kBlock] << 8;
+        if (bits == 8) {
+            out[i] += table[line[i]];
+        } else if (bits == 4) {
+            out[i] += table[odd ? line[i] >> 4 : line[i] & 15];
+        } else {
+            const int code = line[i] | line[i + kBlock] << 8;
+            out[i] += table[code < Kp ? code : 0];  // files may be damaged
+        }
     }
 }
 
@@ -31,13 +39,17 @@ static inline void codes_of(const Lines& lines, const std::uint8_t* block, int c
 static void score(const Shelf& shelf, const Question& question, std::int64_t b, int row, int n, float* out) {
     const Lines& lines = shelf.lines;
     const std::uint8_t* block = shelf.codes + b * static_cast<std::int64_t>(lines.bytes());
+    const std::uint8_t* line = block + row;
     const float* table = question.tables;
-    int codes[kBlock];
     for (int i = 0; i < n; ++i) out[i] = question.bias;
     for (int c = 0; c < lines.C; ++c, table += shelf.Kp) {
-        codes_of(lines, block, c, row, n, codes);
-        for (int i = 0; i < n; ++i)
-            out[i] += table[codes[i] < shelf.Kp ? codes[i] : 0];  // files may be damaged
+        if (lines.bits == 8) {
+            add_entries<8>(line + c * kBlock, false, table, shelf.Kp, n, out);
+        } else if (lines.bits == 4) {
+            add_entries<4>(line + c / 2 * kBlock, c % 2, table, shelf.Kp, n, out);
+        } else {
+            add_entries<16>(line + 2 * c * kBlock, false, table, shelf.Kp, n, out);
+        }
     }
     const std::uint8_t* norm = block + static_cast<std::size_t>(lines.count() - 1) * kBlock + row;
     for (int i = 0; i < n; ++i) {
@@ -70,44 +82,16 @@ struct Bounds {
     }
 };
 
-// n is a multiple of 16: sixteen of each side by side.
-static void least_and_most(const float* values, int n, double& least, double& most) {
-    float low[kPad], high[kPad];
-    for (int j = 0; j < kPad; ++j) low[j] = high[j] = values[j];
-    for (int k = kPad; k < n; k += kPad) {
-        for (int j = 0; j < kPad; ++j) {
-            const float v = values[k + j];
-            low[j] = v < low[j] ? v : low[j];
-            high[j] = v > high[j] ? v : high[j];
-        }
-    }
-    least = low[0];
-    most = high[0];
-    for (int j = 1; j < kPad; ++j) {
-        if (low[j] < least) least = low[j];
-        if (high[j] > most) most = high[j];
-    }
-}
-
-// Steps above the least value. What the float product is above the true one, over all tables, is far below
-// the step that limits allow.
-static void round_down(const float* values, int n, float least, float steps, std::uint8_t* out) {
-    for (int k = 0; k < n; ++k) {
-        float level = (values[k] - least) * steps;
-        level = level < 255.0f ? level : 255.0f;
-        out[k] = static_cast<std::uint8_t>(static_cast<int>(level));
-    }
-}
-
 // What all bounds of a question have in common.
-static Bounds measured(const Shelf& shelf, const Question& question) {
+static Bounds measured(const Kernels& kernels, const Shelf& shelf, const Question& question) {
     const int C = shelf.lines.C, Kp = shelf.Kp, tables = C + (shelf.levels != nullptr);
     Bounds out;
     out.leasts.resize(tables);
     out.size = question.most;
     for (int t = 0; t < tables; ++t) {
-        double most, &least = out.leasts[t];
-        least_and_most(t < C ? question.tables + t * Kp : shelf.levels, t < C ? Kp : 256, least, most);
+        float low, high;
+        kernels.extremes(t < C ? Kp : 256, t < C ? question.tables + t * Kp : shelf.levels, &low, &high);
+        const double least = out.leasts[t] = low, most = high;
         if (most - least > out.widest) out.widest = most - least;
         out.size += std::fmax(std::fabs(least), std::fabs(most));
         out.least += least;
@@ -121,7 +105,8 @@ static Bounds measured(const Shelf& shelf, const Question& question) {
 
 // Byte tables for rows that score at most `worst`. Few tables are added up in bytes, in steps that reach just
 // that far.
-static void bound(const Shelf& shelf, const Question& question, float worst, Bounds& out) {
+static void bound(const Kernels& kernels, const Shelf& shelf, const Question& question, float worst,
+                  Bounds& out) {
     const int C = shelf.lines.C, Kp = shelf.Kp, tables = static_cast<int>(out.leasts.size());
     const double step = out.narrow ? out.reach(worst, question.bias) / kReach : out.widest / 255;
     out.step = step > 0 && std::isfinite(step) ? step : 1;
@@ -131,9 +116,9 @@ static void bound(const Shelf& shelf, const Question& question, float worst, Bou
     if (!std::isfinite(out.size) || !std::isfinite(steps)) return;  // bounds of 0: every row is scored
     for (int t = 0; t < tables; ++t) {
         const bool code = t < C;
-        round_down(code ? question.tables + t * Kp : shelf.levels, code ? Kp : 256,
-                   static_cast<float>(out.leasts[t]), steps,
-                   out.tables.data() + static_cast<std::size_t>(code ? t : pairs) * Kp);
+        kernels.round_down(code ? Kp : 256, code ? question.tables + t * Kp : shelf.levels,
+                           static_cast<float>(out.leasts[t]), steps,
+                           out.tables.data() + static_cast<std::size_t>(code ? t : pairs) * Kp);
     }
 }
 
@@ -212,8 +197,8 @@ struct Walk {
         const bool none = bounds.tables.empty();
         int limit = none ? 0 : bounds.limit(worst, question.bias);
         if (none || (bounds.narrow && limit > 0 && limit < coarse)) {
-            if (none) bounds = measured(shelf, question);
-            bound(shelf, question, worst, bounds);
+            if (none) bounds = measured(kernels, shelf, question);
+            bound(kernels, shelf, question, worst, bounds);
             limit = bounds.limit(worst, question.bias);
         }
         return limit;
@@ -351,14 +336,18 @@ std::int64_t within_lists(const Kernels& kernels, const Shelf& shelf, const Visi
     return walk.sink.count;
 }
 
-void take_values(int n, const float* values, std::int64_t first, int k, float* scores, std::int64_t* ids) {
+void take_values(const Kernels& kernels, int n, const float* values, std::int64_t first, int k, float* scores,
+                 std::int64_t* ids) {
     Heap heap{k, scores, ids};
-    for (int i = 0; i < n; i += kPad) {
-        const float worst = heap.worst();
-        int some = 0;
-        for (int j = 0; j < kPad; ++j) some |= values[i + j] <= worst;
-        for (int j = 0; some && j < kPad; ++j) {
-            if (values[i + j] < kNone) heap.take(values[i + j], first + i + j);
+    std::uint16_t words[kSome / kPad];
+    for (int some = 0; some < n; some += kSome) {  // those before give the limit
+        const int count = n - some < kSome ? n - some : kSome;
+        kernels.not_above(count, values + some, heap.worst(), words);
+        for (int g = 0; g < count; g += kPad) {
+            for (unsigned word = words[g / kPad]; word; word &= word - 1) {
+                const int i = some + g + __builtin_ctz(word);
+                if (values[i] < kNone) heap.take(values[i], first + i);
+            }
         }
     }
 }

@@ -54,7 +54,8 @@ std::int64_t within_lists(const Kernels&, const Shelf&, const Visits&, const Que
                           std::int64_t room, float* scores, std::int64_t* ids);
 
 // A heap of k takes n values, a multiple of kPad, whose ids are first, first + 1, …; those of +inf are none.
-void take_values(int n, const float* values, std::int64_t first, int k, float* scores, std::int64_t* ids);
+void take_values(const Kernels&, int n, const float* values, std::int64_t first, int k, float* scores,
+                 std::int64_t* ids);
 
 // Centres in groups, each group in tiles of its own; where there are several, each group has a centre, too.
 struct Centres {

@@ -19,6 +19,7 @@ static inline Vec load(const float* p) { return _mm512_loadu_ps(p); }
 static inline void store(float* p, Vec v) { _mm512_storeu_ps(p, v); }
 static inline Vec splat(float x) { return _mm512_set1_ps(x); }
 static inline Vec least(Vec a, Vec b) { return _mm512_min_ps(a, b); }
+static inline Vec fused(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
 static inline float least_lane(Vec v) { return _mm512_reduce_min_ps(v); }
 static inline unsigned lanes_equal(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
 static inline unsigned lanes_below(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
@@ -29,6 +30,7 @@ static inline Vec load(const float* p) { return _mm256_loadu_ps(p); }
 static inline void store(float* p, Vec v) { _mm256_storeu_ps(p, v); }
 static inline Vec splat(float x) { return _mm256_set1_ps(x); }
 static inline Vec least(Vec a, Vec b) { return _mm256_min_ps(a, b); }
+static inline Vec fused(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
 static inline float least_lane(Vec v) {
     __m128 m = _mm_min_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
     m = _mm_min_ps(m, _mm_movehl_ps(m, m));
@@ -47,6 +49,7 @@ static inline Vec load(const float* p) { return _mm_loadu_ps(p); }
 static inline void store(float* p, Vec v) { _mm_storeu_ps(p, v); }
 static inline Vec splat(float x) { return _mm_set1_ps(x); }
 static inline Vec least(Vec a, Vec b) { return _mm_min_ps(a, b); }
+static inline Vec fused(Vec a, Vec b, Vec c) { return a * b + c; }  // not at this level
 static inline float least_lane(Vec v) {
     __m128 m = _mm_min_ps(v, _mm_movehl_ps(v, v));
     return _mm_cvtss_f32(_mm_min_ss(m, _mm_shuffle_ps(m, m, 1)));
@@ -60,6 +63,7 @@ static inline Vec load(const float* p) { return vld1q_f32(p); }
 static inline void store(float* p, Vec v) { vst1q_f32(p, v); }
 static inline Vec splat(float x) { return vdupq_n_f32(x); }
 static inline Vec least(Vec a, Vec b) { return vminq_f32(a, b); }
+static inline Vec fused(Vec a, Vec b, Vec c) { return vfmaq_f32(c, a, b); }
 static inline float least_lane(Vec v) { return vminvq_f32(v); }
 static inline unsigned lane_bits(uint32x4_t m) {
     const uint32x4_t bit = {1, 2, 4, 8};

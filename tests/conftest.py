@@ -11,6 +11,7 @@ import gkmeans as gk
 import reference
 from gkmeans import _core
 from gkmeans._parallel import Workers
+from gkmeans.index.lookup import tiled
 
 LEVELS = _core.simd_levels()
 # a message shows the way out with one of these
@@ -50,6 +51,14 @@ def folder(fitted, tmp_path):
     index.add(fitted[1][:200])
     index.save(tmp_path / "index")
     return tmp_path / "index"
+
+
+def tables_of(x, D):
+    """Products of x (P,) with codewords D (..., P), by the kernel that test_index_scan.py has tests of."""
+    words = D.reshape(1, -1, D.shape[-1])
+    out = np.empty((1, -(-words.shape[1] // 16) * 16), np.float32)
+    _core.products(np.ascontiguousarray(x[None]), tiled(words, out.shape[1]), out)
+    return out[0, : words.shape[1]].reshape(D.shape[:-1])
 
 
 def whole(rng, *shape, low=-8, high=9):

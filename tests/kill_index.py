@@ -51,8 +51,9 @@ class Ids:
 
 
 def write(folder, notes, X, number):
-    """Change the index until killed."""
+    """Change the index until killed; the first note says that it is open."""
     with gk.open_index(folder, n_jobs=1) as index:
+        os.write(notes, b".")
         while True:
             step(index, X, number)
             os.write(notes, b".")
@@ -77,7 +78,8 @@ def main(folder, kills, kind):
             finally:
                 os._exit(1)
         os.close(notes)
-        time.sleep(draw.uniform(0.01, 0.12))
+        os.read(reading, 1)  # however slow the machine, there is time for changes
+        time.sleep(draw.uniform(0, 0.1))
         os.kill(child, signal.SIGKILL)
         if os.waitpid(child, 0)[1] != signal.SIGKILL:
             raise SystemExit("the writer ended by itself")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import gkmeans as gk
-from conftest import correlated, message_of
+from conftest import correlated, message_of, tables_of
 from gkmeans.index.segment import MERGE_ROWS, quantize
 
 SIZES = [(1, 2), (3, 16), (4, 5), (2, 40), (8, 256), (5, 300)]
@@ -50,9 +50,7 @@ class Plain:
         else:
             q = q * np.float32(self.scale)
             bias, q = np.float32(-(q.astype(float) @ (self.shift.astype(float) * self.scale))), -q
-        tables = np.zeros(self.D.shape[:2], np.float32)
-        for p in range(len(q)):
-            tables += q[p] * self.D[:, :, p]
+        tables = tables_of(q, self.D)
         out = np.full(len(self.codes), bias)
         for c in range(len(self.D)):
             out += tables[c, self.codes[:, c]]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gkmeans as gk
-from conftest import correlated, message_of
+from conftest import correlated, message_of, tables_of
 from gkmeans.index import base, ivf
 from gkmeans.index.segment import quantize
 from test_index_flat import sees_whole_batches, some_filter
@@ -31,14 +31,6 @@ def fresh(C=3, K=16, n_lists=5, metric="l2", norms="byte", n_jobs=1):
             _trained[key] = index.train(X), X
     index, X = _trained[key]
     return gk.IVFIndex._of(index.est, index.centres_, index._lookup.coarse.firsts, metric, norms, n_jobs), X
-
-
-def ordered_products(x, D):
-    """Σ_p x[p] D[..., p] in float32 and in the order of p."""
-    out = np.zeros(D.shape[:-1], np.float32)
-    for p in range(len(x)):
-        out += x[p] * D[..., p]
-    return out
 
 
 class Plain:
@@ -73,13 +65,13 @@ class Plain:
             bias, x = np.float32((q.astype(float) ** 2).sum()), -2 * q
         else:
             bias, x, squares = np.float32(0), -(q * np.float32(self.scale)), 0 * squares
-        coarse = bias + ordered_products(x, self.centres) + squares
+        coarse = bias + tables_of(x, self.centres) + squares
         probed = np.lexsort((np.arange(len(coarse)), coarse))[:n_probe]
         if self.metric == "l2":
             near = coarse < bias / np.float32(64)
             away = self.centres[near] - q.astype(float)
             coarse[near] = np.einsum("ij,ij->i", away, away)
-        tables = ordered_products(x, self.D)
+        tables = tables_of(x, self.D)
         out = coarse[self.lists]
         for c in range(len(self.D)):
             out = out + tables[c, self.codes[:, c]]

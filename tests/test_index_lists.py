@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gkmeans as gk
-from conftest import LEVELS, correlated, message_of
+from conftest import LEVELS, correlated, message_of, whole
 from gkmeans import _core
 from gkmeans._parallel import Workers
 from gkmeans.index import partition
@@ -87,13 +87,14 @@ def test_the_kernels_give_equal_bits_at_every_level(rng, level):
     index, X = fresh(8, 256, 3)
     index.add(X)
     lookup, (segment,) = index._lookup, index._state.segments
-    x, bias = lookup.prepared(X[:9])
+    x, bias = whole(rng, 9, X.shape[1]), whole(rng, 9)
     answers = []
     for one in (level, "baseline"):
         coarse = lookup.coarse
         scores, lists = np.full((9, 2), np.inf, np.float32), np.full((9, 2), -1, np.int64)
         tops = (coarse._top_tiles, coarse._top_norms)
-        _core.probe(x, bias, coarse._tiles, coarse._norms, coarse._starts, coarse.firsts, *tops, 99, scores, lists, one)
+        tiles, norms = np.rint(coarse._tiles), np.rint(coarse._norms)  # fused sums of whole numbers are exact, too
+        _core.probe(x, bias, tiles, norms, coarse._starts, coarse.firsts, *tops, 99, scores, lists, one)
         best, found = np.full((9, 4), np.inf, np.float32), np.full((9, 4), -1, np.int64)
         rows = (segment.blocks, segment.keep, segment.ids, segment.first, 8, segment.levels, segment.norms)
         _core.search_lists(*rows, segment.offsets, lookup.products(x), lists, scores, 0.0, best, found, one)

@@ -127,14 +127,25 @@ def test_tables_with_infinite_or_huge_entries_do_not_break_the_scan(rng, level):
 
 
 @pytest.mark.parametrize("P", [1, 7, 128])
-def test_tables_are_the_ordered_float_sums_at_every_level(rng, level, P):
-    Q, D = rng.standard_normal((5, P)).astype(np.float32), rng.standard_normal((9, 11, P)).astype(np.float32)
-    out = np.empty((5, 9 * 16), np.float32)
+def test_tables_are_the_products_whatever_the_company(rng, level, P):
+    Q, D = rng.standard_normal((9, P)).astype(np.float32), rng.standard_normal((9, 11, P)).astype(np.float32)
+    out = np.empty((9, 9 * 16), np.float32)
     _core.products(Q, tiled(D, 16), out, level)
-    expected = np.zeros((5, 9, 16), np.float32)
-    for p in range(P):
-        expected[:, :, :11] += Q[:, p, None, None] * D[None, :, :, p]
-    assert (out.reshape(5, 9, 16) == expected).all()
+    exact = np.zeros((9, 9, 16))
+    exact[:, :, :11] = np.einsum("qp,ckp->qck", Q, D, dtype=float)
+    assert np.abs(out.reshape(9, 9, 16) - exact).max() <= P * 2.0**-22 * np.abs(exact).max()
+    alone = np.empty((1, 9 * 16), np.float32)
+    for q in range(9):
+        _core.products(Q[q : q + 1], tiled(D, 16), alone, level)
+        assert (alone == out[q]).all()
+
+
+@pytest.mark.parametrize("P", [1, 7, 128])
+def test_tables_of_whole_numbers_are_exact(rng, level, P):
+    Q, D = whole(rng, 9, P), whole(rng, 9, 11, P)
+    out = np.empty((9, 9 * 16), np.float32)
+    _core.products(Q, tiled(D, 16), out, level)
+    assert (out.reshape(9, 9, 16)[:, :, :11] == np.einsum("qp,ckp->qck", Q, D, dtype=float)).all()
 
 
 @pytest.mark.parametrize("l2", [True, False])
