@@ -30,7 +30,8 @@ static const Kernels* choose() {
         if (const Kernels* k = find(wanted)) return k;
         throw std::runtime_error(
             "GKMEANS_SIMD=" + std::string(wanted) +
-            " is not a level of this CPU and build; use baseline, avx2, avx512 or avx512vbmi, or unset it");
+            " is not a level of this CPU and build; use baseline, avx2 (which needs FMA, too), avx512 or "
+            "avx512vbmi, or unset it");
     }
     for (int l = 3; l > 0; --l) {
         if (const Kernels* k = find(kLevels[l])) return k;

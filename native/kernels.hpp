@@ -108,8 +108,8 @@ struct Kernels {
                        const std::uint8_t* tables, bool narrow, int limit, std::uint64_t* words);
     // The least and the greatest of n values, a multiple of kPad.
     void (*extremes)(int n, const float* values, float* lowest, float* highest);
-    // out (n) = (values - least) * steps, rounded down to a byte.
-    void (*round_down)(int n, const float* values, float least, float steps, std::uint8_t* out);
+    // out (n) = (values - first) * steps, rounded down to a byte.
+    void (*round_down)(int n, const float* values, float first, float steps, std::uint8_t* out);
     // A bit for each of n values, a multiple of kPad, that is not above limit; kPad a word.
     void (*not_above)(int n, const float* values, float limit, std::uint16_t* words);
     // A bit for each of the bytes (n, 64) that is not 0; returns how many there are.

@@ -1,4 +1,4 @@
-// What AVX-512 VBMI adds to AVX-512: lookups in tables of 256 bytes.
+// What AVX-512 VBMI adds to AVX-512: lookups in tables of 256 bytes, and with them the whole of scan.inl.
 #define GKMEANS_LEVEL avx512vbmi
 #include "kernels.hpp"
 //

@@ -1,4 +1,5 @@
-// Lookup tables of queries and the lower bounds of the scan (Appendix).
+// Lookup tables of queries, the lower bounds of the scan (Appendix), and what they are made of: tables in
+// bytes, and a bit for each row that a mask keeps.
 //
 // A block holds 64 rows, a line of 64 bytes for each dictionary (two dictionaries a line where codes are
 // nibbles, two lines a dictionary where they are shorts) and one for the norm. The byte tables are rounded
@@ -72,7 +73,8 @@ struct Sums {
 
 constexpr int kHalves = kBlock / kBytes;               // registers of a line
 constexpr int kShared = kAbreast / kHalves / kHalves;  // blocks that share the loads of a table
-constexpr std::size_t kFetched = 2048;                 // bytes that are fetched before they are needed
+static_assert(kShared >= 1 && kAbreast % kShared == 0);
+constexpr std::size_t kFetched = 2048;  // bytes that are fetched before they are needed
 
 // Words of R blocks, `apart` bytes from each other: a bit for each row whose bound is at most limit.
 template <bool nibbles, bool narrow, int R>
@@ -156,23 +158,23 @@ static inline std::uint64_t word_of(const std::uint8_t* bytes) {
 }
 #endif
 
-// The greatest value is the one whose negative is least.
+// The greatest value is the one whose negative is least. NaN is passed over, or is the answer.
 static void extremes(int n, const float* values, float* lowest, float* highest) {
     const Vec zero = splat(0.0f);
-    Vec low = load(values), high = zero - low;
-    for (int k = kLanes; k < n; k += kLanes) {
+    Vec low = splat(__builtin_inff()), high = low;
+    for (int k = 0; k < n; k += kLanes) {
         const Vec v = load(values + k);
-        low = least(low, v);
-        high = least(high, zero - v);
+        low = least(v, low);
+        high = least(zero - v, high);
     }
     *lowest = least_lane(low);
     *highest = -least_lane(high);
 }
 
 // What the float product is above the true one, over all tables, is far below the step that limits allow.
-static void round_down(int n, const float* values, float least, float steps, std::uint8_t* out) {
+static void round_down(int n, const float* values, float first, float steps, std::uint8_t* out) {
     for (int k = 0; k < n; ++k) {
-        float level = (values[k] - least) * steps;
+        float level = (values[k] - first) * steps;
         level = level < 255.0f ? level : 255.0f;
         out[k] = static_cast<std::uint8_t>(static_cast<int>(level));
     }

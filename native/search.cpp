@@ -6,7 +6,8 @@
 
 namespace gkmeans {
 
-constexpr int kStride = 64;                    // blocks that are bounded by one limit
+constexpr int kStride = 64;  // blocks that are bounded by one limit
+static_assert(kStride % kAbreast == 0);
 constexpr std::int64_t kCacheBytes = 1 << 17;  // of codes that all questions meet before the next
 constexpr int kMostBound = 65535;
 constexpr int kNarrow = 24;     // tables whose sums of bytes say enough
@@ -19,18 +20,19 @@ constexpr int kAhead = 8;       // blocks that are fetched before they are copie
 constexpr float kNone = HUGE_VALF;
 
 // Adds, for n rows from `line` on, the entries of a dictionary's table; `odd` where it is the second of a
-// line.
+// line. Tables of nibbles and bytes have an entry for each (Kp = 16 or 256); shorts are checked, since files
+// may be damaged.
 template <int bits>
 static inline void add_entries(const std::uint8_t* line, bool odd, const float* table, int Kp, int n,
                                float* out) {
     for (int i = 0; i < n; ++i) {
-        if (bits == 8) {
+        if constexpr (bits == 8) {
             out[i] += table[line[i]];
-        } else if (bits == 4) {
+        } else if constexpr (bits == 4) {
             out[i] += table[odd ? line[i] >> 4 : line[i] & 15];
         } else {
             const int code = line[i] | line[i + kBlock] << 8;
-            out[i] += table[code < Kp ? code : 0];  // files may be damaged
+            out[i] += table[code < Kp ? code : 0];
         }
     }
 }
@@ -159,13 +161,14 @@ struct Walk {
         std::uint64_t words[kStride];
         const std::int64_t quarter = shelf.blocks / kAbreast;
         for (std::int64_t b = 0; b < quarter;) {
+            if (stride > kStride / kAbreast) stride = kStride / kAbreast;
             const int n = static_cast<int>(quarter - b < stride ? quarter - b : stride);
             for (int i = 0; i < n; ++i) {
                 for (int j = 0; j < kAbreast; ++j) words[kAbreast * i + j] = shelf.keep[b + i + j * quarter];
             }
             if (!meet(b, kAbreast * n, quarter, 1, words)) return;
             b += n;
-            if (stride < kStride / kAbreast) stride *= 2;
+            stride *= 2;
         }
         run(kAbreast * quarter * kBlock, shelf.blocks * kBlock);
     }
@@ -271,7 +274,11 @@ void search(const Kernels& kernels, const Shelf& shelf, int n, const Question* q
         const std::size_t at = static_cast<std::size_t>(i) * k;
         walks.emplace_back(kernels, shelf, questions[i], Heap{k, scores + at, ids + at});
     }
-    if (n == 1) return walks[0].run();
+    if (n == 1) {
+        walks[0].run();
+        return;
+    }
+    // Several share what is in the cache.
     const std::int64_t bytes = static_cast<std::int64_t>(shelf.lines.bytes());
     const std::int64_t some = (kCacheBytes + bytes - 1) / bytes;
     for (std::int64_t b = 0; b < shelf.blocks; b += some) {

@@ -49,7 +49,7 @@ static inline Vec load(const float* p) { return _mm_loadu_ps(p); }
 static inline void store(float* p, Vec v) { _mm_storeu_ps(p, v); }
 static inline Vec splat(float x) { return _mm_set1_ps(x); }
 static inline Vec least(Vec a, Vec b) { return _mm_min_ps(a, b); }
-static inline Vec fused(Vec a, Vec b, Vec c) { return a * b + c; }  // not at this level
+static inline Vec fused(Vec a, Vec b, Vec c) { return a * b + c; }  // SSE2 has none: rounded twice
 static inline float least_lane(Vec v) {
     __m128 m = _mm_min_ps(v, _mm_movehl_ps(v, v));
     return _mm_cvtss_f32(_mm_min_ss(m, _mm_shuffle_ps(m, m, 1)));
@@ -74,7 +74,7 @@ static inline unsigned lanes_below(Vec a, Vec b) { return lane_bits(vcltq_f32(a,
 #else
 #error "the baseline level needs SSE2 or NEON"
 #endif
-// Vec has + and - by the compiler's vector extension.
+// Vec has +, - and * by the compiler's vector extension.
 
 // A register of shorts. Sums stop at 32767 and -32768; what is held is never negative.
 using Short = std::int16_t;

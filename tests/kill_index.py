@@ -69,7 +69,7 @@ def main(folder, kills, kind):
     index.add(X)
     index.save(folder)
     number, ids, commits, draw = 1, Ids(range(40)), 0, random.Random(5)
-    for _ in range(kills):
+    for kill in range(kills):
         reading, notes = os.pipe()
         child = os.fork()
         if child == 0:
@@ -78,15 +78,18 @@ def main(folder, kills, kind):
             finally:
                 os._exit(1)
         os.close(notes)
-        os.read(reading, 1)  # however slow the machine, there is time for changes
+        noted = b""
+        wanted = 2 if kill % 4 == 0 else 1  # now and then after a change, however slow the machine
+        while len(noted) < wanted and (part := os.read(reading, 1)):
+            noted += part
         time.sleep(draw.uniform(0, 0.1))
         os.kill(child, signal.SIGKILL)
         if os.waitpid(child, 0)[1] != signal.SIGKILL:
             raise SystemExit("the writer ended by itself")
-        noted = b""
         while part := os.read(reading, 4096):
             noted += part
         os.close(reading)
+        noted = noted[1:]
         for _ in noted:
             step(ids, X, number)
             number += 1

@@ -353,6 +353,23 @@ def test_a_filter_that_is_used_again_or_changed_in_place_gives_its_own_rows(rng)
     assert sorted(index.search(X[:1], 2, [3, 50, 399])[1][0]) == [3, 399]
 
 
+def test_the_few_rows_of_a_filter_are_packed_for_many_queries_or_the_second_time():
+    est, X = model(3, 16)
+    index = gk.FlatIndex(est, n_jobs=1)
+    index.add(X)
+
+    def packed(queries, filter):
+        index.search(X[:queries], 2, filter)
+        together = index._state.segments[0]._last[0][1]
+        return together is not None and together.n == len(filter)
+
+    assert not packed(1, [3, 7])
+    assert packed(1, [3, 7])
+    assert not packed(1, [3, 8])
+    assert not packed(1, [3, 7])
+    assert packed(4, [3, 9])
+
+
 def test_ranges_far_outside_the_ids_keep_what_lies_inside(rng):
     est, X = model(3, 16)
     index = gk.FlatIndex(est, n_jobs=1)

@@ -37,7 +37,9 @@ def case(rng, C, K, n, kind=None):
     tables[:, :, :K] = drawn * np.float32(spread)
     kind = rng.choice(["none", "byte", "float"]) if kind is None else kind
     norms = (np.abs(rng.standard_normal(n)) * spread).astype(np.float32) if kind != "none" else None
-    mask = rng.random(n) < rng.choice([1.0, 0.5, 0.05])
+    mask = rng.random(n) < rng.choice([1.0, 0.5, 0.05, 0.005])
+    if rng.random() < 0.2:
+        mask[n // 4 : n // 2] = False  # blocks without any
     bias = (rng.standard_normal(3) * spread).astype(np.float32)
     return codes, ids, tables, bias, norms, kind, float(rng.choice([-np.inf, 0.0])), mask
 
@@ -91,25 +93,52 @@ def test_scan_of_odd_sizes_is_the_float_scan(rng, level, K, n):
 def test_scan_is_the_float_scan_in_2000_random_cases(level):
     rng = np.random.default_rng(3)
     for _ in range(2000):
-        C, n, k = int(rng.integers(1, 18)), int(rng.integers(0, 400)), int(rng.integers(1, 30))
+        most = 400 if rng.random() < 0.9 else 6000
+        C, n, k = int(rng.integers(1, 18)), int(rng.integers(0, most)), int(rng.integers(1, 30))
         check(rng, C, int(rng.choice([2, 16, 100, 256, 256, 300])), n, k, level)
 
 
 def test_scan_of_many_blocks_and_many_dictionaries_is_the_float_scan(rng, level):
     check(rng, 8, 256, 20_000, 10, level)
     check(rng, 16, 256, 20_000, 10, level)
+    check(rng, 8, 16, 20_000, 10, level)
     check(rng, 40, 16, 20_000, 10, level)
     check(rng, 64, 256, 20_000, 10, level)
     check(rng, 300, 256, 200, 10, level)  # sums that 16 bits do not hold
 
 
-def test_rows_that_come_nearer_and_nearer_are_all_found(level):
-    codes = np.arange(255, -1, -1, dtype=np.uint8)[:, None].repeat(2, axis=1)
-    tables = np.arange(256, dtype=np.float32)[None, None].repeat(2, axis=1)
-    rows, _ = shelf(codes, np.arange(256), 256, None, "none", np.ones(256, bool))
-    scores, found = np.full((1, 3), np.inf, np.float32), np.full((1, 3), -1, np.int64)
+@pytest.mark.parametrize("queries", [1, 2])
+def test_rows_that_come_nearer_and_nearer_are_all_found(level, queries):
+    codes = np.arange(255, -1, -1, dtype=np.uint8).repeat(64)[:, None].repeat(2, axis=1)
+    tables = np.arange(256, dtype=np.float32)[None, None].repeat(2, axis=1).repeat(queries, axis=0)
+    rows, _ = shelf(codes, np.arange(len(codes)), 256, None, "none", np.ones(len(codes), bool))
+    scores, found = np.full((queries, 70), np.inf, np.float32), np.full((queries, 70), -1, np.int64)
+    _core.search(*rows, tables, np.zeros(queries, np.float32), 0.0, scores, found, level)
+    _core.sort_heaps(scores, found)
+    assert (found == np.append(np.arange(255 * 64, 256 * 64), np.arange(254 * 64, 254 * 64 + 6))).all()
+
+
+@pytest.mark.parametrize("C", [8, 40])
+@pytest.mark.parametrize("value", [0.0, 1.5])
+def test_of_equal_rows_the_smallest_ids_are_found(level, C, value):
+    n, tables = 3000, np.full((1, C, 256), value, np.float32)
+    rows, _ = shelf(np.zeros((n, C), np.uint8), np.arange(n)[::-1].copy(), 256, None, "none", np.ones(n, bool))
+    scores, found = np.full((1, 5), np.inf, np.float32), np.full((1, 5), -1, np.int64)
     _core.search(*rows, tables, np.zeros(1, np.float32), 0.0, scores, found, level)
-    assert sorted(found[0]) == [253, 254, 255]
+    assert sorted(found[0]) == [0, 1, 2, 3, 4]
+
+
+def test_a_table_entry_that_is_not_a_number_and_not_used_changes_nothing(rng, level):
+    codes = rng.integers(0, 255, (2000, 8)).astype(np.uint8)
+    tables = rng.standard_normal((1, 8, 256)).astype(np.float32)
+    tables[0, :, 255] = np.nan
+    rows, _ = shelf(codes, np.arange(2000), 256, None, "none", np.ones(2000, bool))
+    scores, found = np.full((1, 5), np.inf, np.float32), np.full((1, 5), -1, np.int64)
+    _core.search(*rows, tables, np.zeros(1, np.float32), -np.inf, scores, found, level)
+    _core.sort_heaps(scores, found)
+    assert (
+        found[0] == float_scan(codes, np.arange(2000), tables[0], 0, None, -np.inf, np.ones(2000, bool))[1][:5]
+    ).all()
 
 
 def test_tables_with_infinite_or_huge_entries_do_not_break_the_scan(rng, level):
@@ -134,6 +163,12 @@ def test_tables_are_the_products_whatever_the_company(rng, level, P):
     exact = np.zeros((9, 9, 16))
     exact[:, :, :11] = np.einsum("qp,ckp->qck", Q, D, dtype=float)
     assert np.abs(out.reshape(9, 9, 16) - exact).max() <= P * 2.0**-22 * np.abs(exact).max()
+    ordered, wide = np.zeros((9, 9, 16), np.float32), np.empty_like(out)
+    for p in range(P):
+        ordered[:, :, :11] += Q[:, p, None, None] * D[None, :, :, p]
+    _core.products(Q, tiled(D, 16), wide, LEVELS[-1])
+    # rounded twice for each term, or fused: the levels that fuse agree
+    assert (out == wide).all() or (level == "baseline" and (out == ordered.reshape(9, -1)).all())
     alone = np.empty((1, 9 * 16), np.float32)
     for q in range(9):
         _core.products(Q[q : q + 1], tiled(D, 16), alone, level)

@@ -110,18 +110,21 @@ class Segment:
         """The ``count`` rows of the words alone.
 
         Few rows that are asked for often, or by the same filter again, are packed together, and kept for the next time.
+        Of two threads that do so at once the last one's stay: that costs time, not the answer.
         """
-        sparse = replace(self, keep=keep, alive=count)
         if 4 * count > self.n:
-            return sparse
+            return replace(self, keep=keep, alive=count)
         for words, packed in self._last:
             if np.array_equal(words, keep):
                 if packed is not None:
                     return packed
                 often = True
-        together = self._packed(keep, count) if often else None
+        if not often:
+            self._last[:] = [(keep, None)]
+            return replace(self, keep=keep, alive=count)
+        together = self._packed(keep, count)
         self._last[:] = [(keep, together)]
-        return together or sparse
+        return together
 
     def _packed(self, keep: Words, count: int) -> Segment:
         """The ``count`` rows of the words, together."""
