@@ -611,7 +611,9 @@ def test_more_candidates_than_fit_an_integer_are_all_codewords(X):
 @pytest.mark.parametrize(("level", "times"), [("avx512vbmi", 1), ("avx512", 1), ("avx2", 3), ("baseline", 4)])
 def test_the_estimate_knows_the_instruction_set(level, times, monkeypatch):
     monkeypatch.setattr(pursuit._core, "simd_level", lambda: level)
-    hours = times * 1e9 * pursuit.tree_size(10, 4, 256) * pursuit.SECONDS_A_SCORE / 3600
-    pursuit.check_cost(10**9, 1, 1, 10, 4, 256, 1, hours * 1.01)
+    monkeypatch.setattr(pursuit, "SECONDS_A_PRODUCT", 0)
+    scores = pursuit.tree_size(10, 4, 256) + (pursuit.FIRST_SCORES - 1) * pursuit.tree_size(10, 2, 256)
+    hours = times * 1e9 * scores * pursuit.SECONDS_A_SCORE / 3600
+    pursuit.check_cost((10**9, 128), 1, 1, 10, 4, 256, 1, hours * 1.01)
     with pytest.raises(ValueError, match="would take about"):
-        pursuit.check_cost(10**9, 1, 1, 10, 4, 256, 1, hours * 0.99)
+        pursuit.check_cost((10**9, 128), 1, 1, 10, 4, 256, 1, hours * 0.99)

@@ -11,7 +11,7 @@ from conftest import LEVELS, whole
 from gkmeans import _core
 from gkmeans._parallel import Workers
 from gkmeans.dictionaries import Tables
-from gkmeans.pursuit import check_cost, in_words, pursue_block, tree_size
+from gkmeans.pursuit import check_cost, in_words, pursue_block, row_seconds, tree_size
 
 pytestmark = pytest.mark.native
 STOP = np.zeros(1, np.int32)
@@ -264,12 +264,24 @@ def test_the_size_of_the_tree_counts_every_score():
 
 
 def test_a_run_of_days_raises_with_the_estimate():
-    check_cost(10_000, 10, 4, 10, 2, 256, 2, 1.0)
-    check_cost(10**9, 100, 1, 10, 8, 256, 2, None)
+    check_cost((10_000, 128), 10, 4, 10, 2, 256, 2, 1.0)
+    check_cost((10**9, 128), 100, 1, 10, 8, 256, 2, None)
     with pytest.raises(ValueError, match=r"about [\d,]+ days, more than max_hours=6.*max_hours=None"):
-        check_cost(60_000, 100, 1, 10, 8, 256, 2, 6)
+        check_cost((60_000, 128), 100, 1, 10, 8, 256, 2, 6)
     with pytest.raises(ValueError, match=r"1 pass over 60,000 rows .* more than a million years"):
-        check_cost(60_000, 1, 1, 10, 1000, 256, 2, 6)
+        check_cost((60_000, 128), 1, 1, 10, 1000, 256, 2, 6)
+    with pytest.raises(ValueError, match="would take about 2 days"):  # most of it products
+        check_cost((10**8, 784), 100, 4, 10, 2, 256, 2, 24)
+
+
+@pytest.mark.parametrize(
+    ("P", "M", "C", "measured"),
+    [(128, 4, 2, 8.1), (128, 1, 2, 4.0), (784, 4, 2, 30.4), (128, 1, 4, 18.2), (128, 1, 8, 187_000)],
+)
+def test_the_estimate_is_near_what_was_measured(P, M, C, measured, monkeypatch):
+    # µs a row on one core with AVX-512, K = 256, 10 candidates
+    monkeypatch.setattr("gkmeans.pursuit._core.simd_level", lambda: "avx512")
+    assert 0.5 < 1e6 * row_seconds(P, M, 10, C, 256) / measured < 2
 
 
 def test_hours_in_words():

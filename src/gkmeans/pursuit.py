@@ -18,9 +18,13 @@ from ._rows import Codes, Floats
 from .assignment import assign_block
 from .dictionaries import TABLE_BYTES, Tables, table_bytes
 
-SECONDS_A_SCORE = 2.5e-10
-"""One core's time for each codeword score of the whole tree, most of which are pruned: 0.04 to 0.2 ns were measured
-with AVX-512 at 2 to 8 dictionaries, the least at 4 with 10 candidates."""
+SECONDS_A_SCORE = 7e-11
+"""One core's time for each codeword score of the whole tree, most of which are pruned: 0.05 to 0.07 ns were measured
+with AVX-512 at 4 and 8 dictionaries."""
+FIRST_SCORES = 8
+"""What a score of the first two depths, of which none is pruned, takes of that: 0.5 to 0.6 ns."""
+SECONDS_A_PRODUCT = 3e-11
+"""One core's time for each multiplication of a product with the codewords or the rotation."""
 SLOWER = {"avx512vbmi": 1.0, "avx512": 1.0, "avx2": 3.0, "baseline": 4.0}
 """The other levels against AVX-512: 2.3 to 2.6 and 3.4 to 3.6 times its time were measured."""
 COUNTLESS = 10**30
@@ -78,12 +82,27 @@ def tree_size(n_candidates: int, C: int, K: int) -> int:
     return K * C if branches == 1 else K * ((branches**C - 1) // (branches - 1))
 
 
+def row_seconds(P: int, n_subspaces: int, n_candidates: int, C: int, K: int) -> float:
+    """One core's time for a row of P numbers, roughly: the products, then a tree in each subspace."""
+    products = P * (P if n_subspaces > 1 else 0) + C * K * P
+    first, whole = (tree_size(n_candidates, depth, K) for depth in (min(C, 2), C))
+    scores = min(whole + (FIRST_SCORES - 1) * first, COUNTLESS) * n_subspaces
+    return products * SECONDS_A_PRODUCT + scores * SECONDS_A_SCORE * SLOWER[_core.simd_level()]
+
+
 def check_cost(
-    n_rows: int, passes: int, n_subspaces: int, n_candidates: int, C: int, K: int, threads: int, max_hours: float | None
+    rows: tuple[int, int],
+    passes: int,
+    n_subspaces: int,
+    n_candidates: int,
+    C: int,
+    K: int,
+    threads: int,
+    max_hours: float | None,
 ) -> None:
-    """Raise where ``passes`` over ``n_rows`` would take more than ``max_hours``; None allows any."""
-    scores = n_rows * passes * n_subspaces * tree_size(n_candidates, C, K)
-    hours = min(scores, COUNTLESS) * SECONDS_A_SCORE * SLOWER[_core.simd_level()] / threads / 3600
+    """Raise where ``passes`` over ``rows`` (n, P) would take more than ``max_hours``; None allows any."""
+    n_rows, P = rows
+    hours = n_rows * passes * row_seconds(P, n_subspaces, n_candidates, C, K) / threads / 3600
     if max_hours is not None and hours > max_hours:
         raise ValueError(
             f"{passes} {'pass' if passes == 1 else 'passes'} over {n_rows:,} rows with {n_candidates} candidates at "

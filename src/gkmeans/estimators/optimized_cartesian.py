@@ -124,18 +124,19 @@ class OptimizedCartesianKMeans(SubspaceQuantizer):
         return growth + (self.init_iter if len(finer) > len(self._blocks(P)) else 0)
 
     def _check_data(self, shape: tuple[int, int]) -> None:
-        self._check_pursuit(shape[0], self.max_iter, self._blocks(shape[1]), *self._sizes())
+        self._check_pursuit(shape, self.max_iter, self._blocks(shape[1]), *self._sizes())
 
     def _check_encoding(self, n: int) -> None:
-        self._check_pursuit(n, 1, self._final().blocks, *self.dictionaries_.shape[:2])
+        C, K, P = self.dictionaries_.shape
+        self._check_pursuit((n, P), 1, self._final().blocks, C, K)
 
-    def _check_pursuit(self, n: int, passes: int, blocks: tuple[Block, ...], C: int, K: int) -> None:
-        """Raise where ``passes`` over n rows would take more than ``max_hours``, or more memory than a table may."""
+    def _check_pursuit(self, rows: tuple[int, int], passes: int, blocks: tuple[Block, ...], C: int, K: int) -> None:
+        """Raise where ``passes`` over ``rows`` (n, P) would take more than ``max_hours``, or more memory than a table may."""
         n_candidates, max_hours = self._method(C, K).n_candidates, check_hours(self.max_hours)
         most = max(block.dictionaries.stop - block.dictionaries.start for block in blocks)
         check_table(most, K)
         threads = min(effective_jobs(check_n_jobs(self.n_jobs)), effective_jobs(None))
-        check_cost(n, passes, len(blocks), n_candidates, most, K, threads, max_hours)
+        check_cost(rows, passes, len(blocks), n_candidates, most, K, threads, max_hours)
 
     def _blocks(self, P: int) -> tuple[Block, ...]:
         C, _ = self._sizes()
