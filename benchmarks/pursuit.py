@@ -75,7 +75,9 @@ def compare(C: int, n: int, repeats: int, peers: dict[str, Callable[..., None]])
     assert all((codes[name] == codes["no codes"]).all() for name in peers), "the codes differ"
     scores = tree_size(CANDIDATES, C, 256)
     print(
-        f"\n{C} dictionaries, {n:,} rows, {scores:,} scores a row, {repeats} alternating runs, one thread; equal codes"
+        f"\n{C} dictionaries, {n:,} rows, {scores:,} scores a row, {repeats} alternating runs, one thread; equal codes "
+        f"without codes at first; with those of O2GA, of which the better stay, "
+        f"{(codes['from codes'] == codes['no codes']).all(axis=1).mean():.1%} of the rows"
     )
     for name, taken in seconds.items():
         alone = [each - copies for each in taken]

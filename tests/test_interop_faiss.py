@@ -118,6 +118,15 @@ def test_what_cannot_be_read_is_explained(X):
     assert len(gk.from_faiss(empty)) == 0
 
 
+def test_codewords_that_are_not_finite_are_refused(rng):
+    index = faiss.IndexPQ(8, 2, 4)
+    index.train(correlated(rng, 400, 8))
+    words = faiss.vector_to_array(index.pq.centroids)
+    words[5] = np.nan
+    faiss.copy_array_to_vector(words, index.pq.centroids)
+    assert "NaN or infinite" in message_of(lambda: gk.from_faiss(index))
+
+
 def lists_of(X, C, K, metric="l2", norms="float"):
     est = gk.GroupKMeans(C, K, init="random", max_iter=2, relaxation=0, effort=0, random_state=0)
     with warnings.catch_warnings():

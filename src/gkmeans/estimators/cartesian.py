@@ -53,7 +53,8 @@ class CartesianKMeans(SubspaceQuantizer):
     n_codewords : int, default=256
         K: codewords in each dictionary, at most 65536.
     max_iter : int, default=100
-        Most iterations, each of which learns the rotation, the codewords and the codes.
+        Most iterations, each of which learns the rotation, the codewords and the codes. With more than 64 dimensions a
+        subspace a start comes before them that grows on a sample, which ``history_`` and ``n_iter_`` do not count.
     tol : float, default=1e-3
         Training stops when an iteration lowers the relative distortion by a smaller part of itself. 1e-5 takes about
         four times as long for 2 % less distortion.

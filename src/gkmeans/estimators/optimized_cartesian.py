@@ -38,7 +38,7 @@ class OptimizedCartesianKMeans(SubspaceQuantizer):
     max_iter : int, default=100
         Most iterations of the training proper.
     init_iter : int, default=30
-        Most iterations of the ck-means that training starts from.
+        Most iterations of the ck-means that training starts from, which itself starts as ``CartesianKMeans`` does.
     tol : float, default=1e-5
         Training stops when an iteration lowers the relative distortion by a smaller part of itself.
     max_hours : float or None, default=24.0
@@ -131,7 +131,7 @@ class OptimizedCartesianKMeans(SubspaceQuantizer):
         self._check_pursuit((n, P), 1, self._final().blocks, C, K)
 
     def _check_pursuit(self, rows: tuple[int, int], passes: int, blocks: tuple[Block, ...], C: int, K: int) -> None:
-        """Raise where ``passes`` over ``rows`` (n, P) would take more than ``max_hours``, or more memory than a table may."""
+        """Raise where ``passes`` over ``rows`` (n, P) take more than ``max_hours``, or more memory than a table may."""
         n_candidates, max_hours = self._method(C, K).n_candidates, check_hours(self.max_hours)
         most = max(block.dictionaries.stop - block.dictionaries.start for block in blocks)
         check_table(most, K)

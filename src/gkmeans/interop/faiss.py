@@ -167,6 +167,11 @@ def from_faiss(index: Any) -> FlatIndex | IVFIndex:
     origin = _centres(inner) if in_lists else np.zeros((1, D.shape[2]))
     for A, b in reversed(back):  # y = A x + b, so x = Aᵀ (y − b)
         D, origin = D @ A, (origin - b) @ A
+    if not (np.isfinite(D).all() and np.isfinite(origin).all()):
+        raise ValueError(
+            f"the {type(inner).__name__} has codewords or centres with NaN or infinite values; pass one trained on "
+            "finite vectors"
+        )
     if in_lists:
         return _from_lists(faiss, inner, D, bits, origin.astype(np.float32), metric, names)
     D[0] += origin[0]
