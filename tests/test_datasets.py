@@ -255,6 +255,26 @@ def test_an_hdf5_without_its_datasets_lists_what_is_there(tmp_path):
         datasets.load("x", tmp_path / "x.npy")
 
 
+@pytest.mark.parametrize("name", ["a.fvecs", "a.npy", "a.idx", "a.parquet", "a.txt", "a"])
+def test_one_file_that_is_no_hdf5_is_told_from_a_broken_one(name, tmp_path):
+    path, kind = tmp_path / name, {".fvecs": r"a \.fvecs file", ".npy": r"a \.npy array", ".parquet": "Parquet"}
+    path.write_bytes(b"\x93NUMPY" if name == "a.npy" else struct.pack("<if", 1, 2.0))
+    what = {".idx": "idx"} | kind
+    with pytest.raises(FileError, match=f"is {what.get(path.suffix, 'no vector file')},.*folder that holds") as error:
+        datasets.load("mine", path)
+    assert "learn.*, base.*, query.*" in str(error.value)
+    assert "whole" not in str(error.value)
+    with pytest.raises(FileError, match=r"pass the folder that holds sift_learn\.fvecs, sift_base\.fvecs"):
+        datasets.load("sift1m", path)
+
+
+@pytest.mark.parametrize("name", ["a.hdf5", "a.h5", "a"])
+def test_a_broken_hdf5_is_called_so(name, tmp_path):
+    (tmp_path / name).write_bytes(b"\x89HDF\r\n\x1a\n" if name == "a" else b"nothing")
+    with pytest.raises(FileError, match="no whole HDF5 file"):
+        datasets.load("mine", tmp_path / name)
+
+
 def test_a_damaged_file_is_named(tmp_path):
     path = texmex(tmp_path, "sift") / "sift_base.fvecs"
     path.write_bytes(path.read_bytes()[:-1])
@@ -323,6 +343,14 @@ def test_a_download_with_a_wrong_checksum_leaves_nothing(site, cache):
     with pytest.raises(FileError, match="wrong sha256"):
         datasets.load_mnist()
     assert not (cache / "mnist" / file.name).exists()
+
+
+def test_a_cache_that_is_a_file_is_named(tmp_path, monkeypatch):
+    (tmp_path / "file").write_bytes(b"")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    datasets.SOURCES["mnist"] = (Source("x", ("http://127.0.0.1:1/x",), 1, "sha256:0"),)
+    with pytest.raises(FileError, match=r"file/gkmeans/mnist could not be written \(Not a directory\).*XDG_CACHE_HOME"):
+        datasets.load_mnist()
 
 
 def test_the_table_of_sources_has_the_published_sizes(monkeypatch):

@@ -35,7 +35,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if self.path.startswith("/missing"):
             self.send_error(404)
             return
-        data = server.data
+        data = server.others.get(self.path, server.data)
         if server.ranges and (match := re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))):
             start = int(match[1])
             self.send_response(206)
@@ -57,6 +57,7 @@ def server(monkeypatch):
         monkeypatch.setenv(name, "*")
     with http.server.HTTPServer(("127.0.0.1", 0), Handler) as out:
         out.data, out.ranges, out.shift, out.cuts, out.requests = DATA, True, 0, [], []
+        out.others = {}  # by path, where it is not ``data``
         out.url = f"http://127.0.0.1:{out.server_port}/"
         thread = threading.Thread(target=out.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -176,6 +177,47 @@ def test_a_wrong_checksum_removes_the_file_and_names_both(source, server, tmp_pa
     assert SHA256 in str(error.value)
     assert hashlib.sha256(server.data).hexdigest() in str(error.value)
     assert names(tmp_path) == []
+
+
+def test_the_second_mirror_is_taken_where_the_first_has_another_file(source, server, tmp_path):
+    server.others["/old"] = b"?" + DATA[1:]
+    fetch(replace(source, urls=(f"{server.url}old", *source.urls)), tmp_path)
+    assert server.requests == [("/old", None), ("/X.bin", None)]  # anew, not from where the first ended
+    assert (tmp_path / "X.bin").read_bytes() == DATA
+    assert names(tmp_path) == ["X.bin"]
+
+
+def test_a_mirror_with_another_file_is_asked_once(source, server, tmp_path):
+    server.others["/old"] = b"?" + DATA[1:]
+    with pytest.raises(FileError, match=r"old: it has the wrong sha256.*missing: the server answers 404") as error:
+        fetch(replace(source, urls=(f"{server.url}old", f"{server.url}missing")), tmp_path)
+    assert [path for path, _ in server.requests] == ["/old", "/missing", "/missing"]
+    assert ".part" not in str(error.value)
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("size", [1000, len(DATA)])
+def test_a_part_that_is_of_another_file_is_dropped(size, source, server, tmp_path):
+    (tmp_path / "X.bin.part").write_bytes(b"?" * size)
+    fetch(source, tmp_path)
+    assert server.requests[-1] == ("/X.bin", None)
+    assert (tmp_path / "X.bin").read_bytes() == DATA
+
+
+def test_a_part_is_named_only_where_there_is_one(source, server, tmp_path):
+    with pytest.raises(FileError, match=r"404 Not Found\); try again, or put the file in place by hand"):
+        fetch(replace(source, urls=(f"{server.url}missing",)), tmp_path)
+    (tmp_path / "X.bin.part").write_bytes(DATA[:1000])
+    with pytest.raises(FileError, match=r"is kept in .*X\.bin\.part: try again to go on from there"):
+        fetch(replace(source, urls=(f"{server.url}missing",)), tmp_path)
+
+
+@pytest.mark.parametrize("folder", ["file", "file/gkmeans/mnist"])
+def test_a_folder_that_cannot_be_made_is_named(folder, source, server, tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(FileError, match=rf"{folder} could not be written \((Not a directory|File exists)\).*XDG_CACHE"):
+        fetch(source, tmp_path / folder)
+    assert not server.requests
 
 
 def test_a_file_longer_than_published_is_cut_off(source, server, tmp_path):

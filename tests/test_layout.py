@@ -27,6 +27,7 @@ LINE = [
         "_files",
         "_lock",
         "_formats",
+        "_vecs",
         "_batched",
         "vectors",
     ),

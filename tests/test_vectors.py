@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from gkmeans import FileError, vectors
+from gkmeans import FileError, _formats, vectors
 
 DTYPES = {".fvecs": "<f4", ".bvecs": "u1", ".ivecs": "<i4"}
 IDX = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
@@ -55,11 +55,8 @@ def X():
 @given(data=st.data())
 def test_vecs_come_back_as_written(suffix, data, tmp_path_factory):
     shape = hnp.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=20)
-    bounds = {"allow_subnormal": False} if suffix == ".fvecs" else {}  # only integers make them
-    elements = hnp.from_dtype(np.dtype(DTYPES[suffix]), **bounds)
-    X = data.draw(hnp.arrays(DTYPES[suffix], shape, elements=elements))
-    if suffix == ".ivecs":
-        X[0, 0] = 7  # one small integer tells them from the bits of floats
+    X = data.draw(hnp.arrays(DTYPES[suffix], shape, elements=hnp.from_dtype(np.dtype(DTYPES[suffix]))))
+    X = np.concatenate([X, np.full_like(X, 7)])  # half are usual: the rest may be anything
     path = written(tmp_path_factory.mktemp("vecs") / f"X{suffix}", vecs(X))
     out = vectors.read(path)
     assert out.dtype == X.dtype
@@ -122,6 +119,60 @@ def test_hdf5_gives_train_or_what_is_named(suffix, X, tmp_path):
     assert (vectors.read(tmp_path / f"X{suffix}") == X).all()
     assert (vectors.read(tmp_path / f"X{suffix}", dataset="test") == X[:3]).all()
     assert vectors.read(tmp_path / f"X{suffix}", dataset="neighbors").tolist() == [[0, 1], [2, 3], [4, 5]]
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i2", "i8", "f2", "f4", "f8"])
+@pytest.mark.parametrize("before", [0, 512])
+def test_hdf5_in_one_piece_is_mapped(dtype, before, X, tmp_path):
+    with h5py.File(tmp_path / "X.hdf5", "w", userblock_size=before) as file:
+        file["train"], file["labels"] = X.astype(dtype), X[:, 0].astype(dtype)
+    for name, expected in (("train", X), ("labels", X[:, 0])):
+        out = vectors.read(tmp_path / "X.hdf5", dataset=name)
+        assert maps(out)
+        assert out.dtype == np.dtype(dtype)
+        assert out.shape == expected.shape
+        assert (out == expected.astype(dtype)).all()
+    assert not any(maps(batch) for batch in vectors.batches(tmp_path / "X.hdf5"))  # plain reads
+
+
+def test_hdf5_that_does_not_lie_as_numpy_has_it_is_read(X, tmp_path):
+    twelve = h5py.h5t.STD_I16LE.copy()
+    twelve.set_precision(12)
+    twelve.set_offset(4)
+    small = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    small.set_layout(h5py.h5d.COMPACT)
+    with h5py.File(tmp_path / "X.hdf5", "w") as file:
+        file.create_dataset("packed", data=X, compression="gzip")
+        file.create_dataset("shuffled", data=X, shuffle=True)
+        file.create_dataset("chunks", data=X, chunks=(10, 6))
+        file["other end"] = X.astype(">f4")
+        file["yes or no"] = X > 100
+        file.create_dataset("never written", (50, 6), "f4", fillvalue=3)
+        space = h5py.h5s.create_simple(X.shape)
+        h5py.Dataset(h5py.h5d.create(file.id, b"twelve bits", twelve, space))[:] = X
+        h5py.Dataset(h5py.h5d.create(file.id, b"compact", h5py.h5t.STD_U8LE, space, small))[:] = X
+        names = list(file)
+    others = {"yes or no": X > 100, "never written": np.full(X.shape, 3)}
+    assert len(names) == 8
+    for name in names:
+        out = vectors.read(tmp_path / "X.hdf5", dataset=name)
+        assert not maps(out), name
+        assert (out == others.get(name, X)).all(), name
+
+
+def test_hdf5_is_not_mapped_beyond_its_file(X, tmp_path):
+    with h5py.File(tmp_path / "X.hdf5", "w") as file:
+        file["train"] = X
+    data = (tmp_path / "X.hdf5").read_bytes()
+    with h5py.File(tmp_path / "X.hdf5", "r") as file:
+        found = file["train"]
+        place, end = found.id.get_offset(), found.id.get_offset() + X.nbytes
+        for size, expected in ((end, place), (end - 1, None), (place, None), (0, None)):
+            assert _formats._hdf5_offset(written(tmp_path / "Y.hdf5", data[:size]), found) == expected
+    for where in (len(data) - 299, 2**40):
+        moved = data.replace(struct.pack("<QQ", place, X.nbytes), struct.pack("<QQ", where, X.nbytes))
+        assert moved != data
+        refused(written(tmp_path / "Z.hdf5", moved), "take a whole copy")
 
 
 def parquet(path, **columns):
@@ -193,7 +244,7 @@ def test_a_truncated_vecs_says_what_is_missing(suffix, X, tmp_path):
 @pytest.mark.parametrize("suffix", DTYPES)
 @pytest.mark.parametrize("row", [1, 33, 49])
 def test_mixed_dimensions_name_the_row(suffix, row, X, tmp_path, monkeypatch):
-    monkeypatch.setattr("gkmeans._formats._BLOCK", 100)  # many blocks
+    monkeypatch.setattr("gkmeans._vecs._BLOCK", 100)  # many blocks
     record = 4 + 6 * np.dtype(DTYPES[suffix]).itemsize
     data = bytearray(vecs(X.astype(DTYPES[suffix])))
     data[row * record : row * record + 4] = struct.pack("<i", 5)
@@ -217,7 +268,7 @@ def test_a_mislabelled_vecs_is_refused_with_its_right_name(X, tmp_path):
 
 @pytest.mark.parametrize("values", ["pixels", "normal", "mostly zero", "negative zero"])
 def test_floats_named_as_integers_are_refused(values, X, tmp_path, monkeypatch):
-    monkeypatch.setattr("gkmeans._formats._BLOCK", 100)  # only the start is looked at
+    monkeypatch.setattr("gkmeans._vecs._BLOCK", 100)  # only the start is looked at
     floats = X.astype("<f4") if values == "pixels" else np.random.default_rng(0).normal(size=(50, 6)).astype("<f4")
     if "zero" in values:
         floats[:, 1:] = 0.0 if values == "mostly zero" else -0.0
@@ -285,7 +336,7 @@ def test_a_bad_idx_is_refused(X, tmp_path):
 def test_a_gzip_that_is_none_or_damaged_is_refused(X, tmp_path):
     data = gzip.compress(idx(X))
     refused(written(tmp_path / "a.gz", idx(X)), "no gzip")
-    refused(written(tmp_path / "b.gz", b"\x1f\x8b and then nothing of the sort"), "damaged")
+    refused(written(tmp_path / "b.gz", b"\x1f\x8b\x08 and then nothing of the sort"), "damaged")
     refused(written(tmp_path / "c.gz", data[: len(data) // 2]), "damaged or truncated")
     refused(written(tmp_path / "d.gz", data[:-8] + bytes(8)), "damaged")  # checksum and length
     refused(written(tmp_path / "e.gz", gzip.compress(idx(X)[:-5])), "5 are missing")

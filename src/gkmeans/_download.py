@@ -45,14 +45,18 @@ class _CutError(Exception):
     """A transfer ended early or was refused; another try may go on from there."""
 
 
+class _WrongError(_CutError):
+    """The bytes are all here and are not those published; another try starts anew."""
+
+
 def fetch(source: Source, folder: Path) -> None:
     """Put the file, or the members of the tar, into ``folder``."""
-    folder.mkdir(parents=True, exist_ok=True)
+    with _writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     target, part = folder / source.name, folder / f"{source.name}.part"
     if not target.exists():
         _check_space(source, folder, part)
         _transfer(source, part)
-        _check(source, part)
         os.replace(part, target)
     if source.members:
         _extract(source, target, folder)
@@ -70,8 +74,9 @@ _ROOM = "make room, or set XDG_CACHE_HOME to a folder on a larger disk that you 
 
 
 def _transfer(source: Source, part: Path) -> None:
-    """All bytes of the file into ``part``, from wherever it ended before; each mirror is tried in turn."""
-    failures = []
+    """All bytes of the file, checked, into ``part``, from wherever it ended before; each mirror is tried in turn."""
+    failures: list[str] = []
+    wrong: set[str] = set()  # mirrors that have another file: they are not asked again
     console = Console(stderr=True)
     columns = (
         *(TextColumn("{task.description}"), BarColumn(bar_width=24), DownloadColumn(), TransferSpeedColumn()),
@@ -80,24 +85,33 @@ def _transfer(source: Source, part: Path) -> None:
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task(source.name, total=source.size)
         for url in source.urls * ROUNDS:
-            if part.exists() and part.stat().st_size > source.size:
-                part.unlink()
-            done = part.stat().st_size if part.exists() else 0
-            if done == source.size:
-                return
+            if url in wrong:
+                continue
+            done = _done(part, source.size)
             logger.info("downloading %s from %s, %d of %d bytes are here", source.name, url, done, source.size)
             try:
-                for total in _received(url, part, done, source.size):
+                for total in _received(url, part, done, source.size) if done < source.size else ():
                     bar.update(task, completed=total)
+                _check(source, part)
                 logger.info("downloaded %s", source.name)
                 return
             except (_CutError, OSError, http.client.HTTPException, ftplib.Error, EOFError) as error:
                 logger.warning("%s: %s", url, error)
-                failures.append(f"{url}: {error}")
+                failures.append(f"{url if done < source.size else part}: {error}")
+                if isinstance(error, _WrongError) and done == 0:
+                    wrong.add(url)
+    kept = f"what came is kept in {part}: try again to go on from there" if _done(part, source.size) else "try again"
     raise FileError(
-        f"{source.name} could not be downloaded ({'; '.join(dict.fromkeys(failures))}); what came is kept in {part}: "
-        "try again to go on from there, or put the file in place by hand"
+        f"{source.name} could not be downloaded ({'; '.join(dict.fromkeys(failures))}); {kept}, or put the file in "
+        "place by hand"
     )
+
+
+def _done(part: Path, size: int) -> int:
+    """The bytes that are here; more than the file has are dropped."""
+    if part.exists() and part.stat().st_size > size:
+        part.unlink()
+    return part.stat().st_size if part.exists() else 0
 
 
 def _received(url: str, part: Path, done: int, size: int) -> Iterator[int]:
@@ -181,9 +195,9 @@ def _check(source: Source, part: Path) -> None:
             digest.update(block)
     if digest.hexdigest() != expected:
         part.unlink()
-        raise FileError(
-            f"{source.name} has the wrong {kind}: expected {expected}, got {digest.hexdigest()}; it was removed: "
-            "download it again, and if this stays, its publisher has changed it"
+        raise _WrongError(
+            f"it has the wrong {kind}: expected {expected}, got {digest.hexdigest()}, and was removed; if this stays, "
+            "its publisher has changed it"
         )
 
 

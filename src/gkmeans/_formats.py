@@ -19,21 +19,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._files import FileError
-from ._parallel import spans
 
 Array = NDArray[Any]
 Result = TypeVar("Result")
 
-MAX_WIDTH = 2**19  # of a *vecs vector; below what any other format's first four bytes would say
 MAX_RATIO = 1032  # deflate makes nothing smaller than 1 : 1032
 _BLOCK = 2**22  # bytes looked at at once
 _BATCH = 2**13  # rows of Parquet
-_ELEMENTS: dict[str, np.dtype[Any]] = {".fvecs": np.dtype("<f4"), ".bvecs": np.dtype("u1"), ".ivecs": np.dtype("<i4")}
 _IDX_TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 _IDX_DIMENSIONS = 8
-_FLOAT_BITS = np.array([1e-20, 1e20], "<f4").view("<i4")  # as integers, the bits of usual floats lie between
 _KINDS = "a .npy array", "an .npz archive", "a gzip", "HDF5", "Parquet"
-_MAGICS = b"\x93NUMPY", b"PK\x03\x04", b"\x1f\x8b", b"\x89HDF\r\n\x1a\n", b"PAR1"
+_MAGICS = b"\x93NUMPY", b"PK\x03\x04", b"\x1f\x8b\x08", b"\x89HDF\r\n\x1a\n", b"PAR1"
 
 
 def bad(path: Path, why: str, way: str) -> FileError:
@@ -50,112 +46,53 @@ def content(path: Path) -> str | None:
     return next((kind for kind, magic in zip(_KINDS, _MAGICS, strict=True) if start.startswith(magic)), None)
 
 
+def _npy_header(path: Path) -> tuple[tuple[int, ...], bool, np.dtype[Any], int] | None:
+    """Shape, whether by columns, dtype and first byte of the numbers of a .npy file; None where it is damaged."""
+    formats = np.lib.format
+    readers = {(1, 0): formats.read_array_header_1_0, (2, 0): formats.read_array_header_2_0}
+    readers[3, 0] = readers[2, 0]  # they differ in the names of fields, which vectors have not
+    try:
+        with path.open("rb") as file:
+            shape, by_columns, dtype = readers[formats.read_magic(file)](file)
+            return shape, by_columns, dtype, file.tell()
+    except (KeyError, ValueError, EOFError, TypeError, OverflowError, SyntaxError, tokenize.TokenError):
+        return None
+
+
 def npy_layout(path: Path) -> tuple[tuple[int, ...], bool, np.dtype[Any], int] | None:
     """Shape, whether by columns, dtype and first byte of the numbers of a whole .npy file; None where it is not one.
 
     Without mapping it: a limit on what a process may map does not keep it from reading a large file.
     """
-    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-    try:
-        with path.open("rb") as file:
-            shape, by_columns, dtype = readers[np.lib.format.read_magic(file)](file)
-            first = file.tell()
-    except (KeyError, ValueError, EOFError, TypeError, OverflowError, SyntaxError, tokenize.TokenError):
+    header = _npy_header(path)
+    if header is None:
         return None
+    shape, _, dtype, first = header
     if dtype.hasobject or path.stat().st_size != first + math.prod(shape) * dtype.itemsize:
         return None
-    return shape, by_columns, dtype, first
+    return header
 
 
 def read_npy(path: Path) -> Array:
     """The array of a .npy file, mapped."""
     way = "write it anew with np.save"
+    if content(path) != "a .npy array":
+        raise bad(path, "it is no .npy file: its first bytes are not those of one", f"name it by what it is, or {way}")
+    header = _npy_header(path)
+    if header is None:
+        raise bad(path, "its header is damaged", way)
+    shape, _, dtype, first = header
+    if dtype.hasobject:
+        raise bad(path, f"it holds Python objects ({dtype}), and nothing is unpickled", f"{way}, as numbers")
+    declared, found = math.prod(shape) * dtype.itemsize, path.stat().st_size - first
+    if found > declared:
+        raise bad(path, f"it has {found - declared} bytes after its array of shape {shape}", way)
+    if found < declared:
+        raise bad(path, f"it is truncated: {declared - found} bytes of its array of shape {shape} are missing", way)
     try:
-        out = np.load(path, mmap_mode="r", allow_pickle=False)
+        return np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
     except (OSError, ValueError, EOFError, TypeError, OverflowError, SyntaxError, tokenize.TokenError) as error:
-        raise bad(path, f"it is no whole .npy array of numbers ({error})", way) from error
-    if more := path.stat().st_size - out.offset - out.nbytes:
-        raise bad(path, f"it has {more} bytes after its array of shape {out.shape}", way)
-    return np.asanyarray(out)
-
-
-def read_vecs(path: Path) -> Array:
-    """Vectors of a .fvecs, .bvecs or .ivecs file: a mapped view (n, P) that steps over each vector's dimension."""
-    suffix, size = path.suffix.lower(), path.stat().st_size
-    width = _width(path)
-    if not 1 <= width <= MAX_WIDTH:
-        raise bad(
-            path,
-            f"its first vector has {width} dimensions where a {suffix} file has 1 to {MAX_WIDTH}",
-            f"check that it is a {suffix} file",
-        )
-    record = 4 + width * _ELEMENTS[suffix].itemsize
-    if wrong := _wrong_row(path, suffix, width):
-        row, found = wrong
-        raise bad(
-            path,
-            f"row {row} has {found} dimensions where row 0 has {width}",
-            _hint(path, suffix, width) or "every vector of a file has the same: write it anew, or a file for each",
-        )
-    if over := size % record:
-        raise bad(
-            path,
-            f"it is truncated: {size} bytes are {size // record} vectors of {record} bytes and {over} bytes more, "
-            f"{record - over} are missing",
-            _hint(path, suffix, width) or "take a whole copy",
-        )
-    vectors: Array = _records(path, suffix, width)["vector"]
-    start = vectors[: max(1, _BLOCK // record)]
-    if suffix == ".fvecs" and 0 < np.abs(start).max() < np.finfo(np.float32).tiny:
-        raise bad(path, "its values are integers and no floats", "name it .ivecs")
-    if suffix == ".ivecs" and _floats(start):
-        raise bad(path, "its values are floats and no integers", "name it .fvecs, or write such large integers as .npy")
-    return vectors
-
-
-def _floats(integers: Array) -> bool:
-    """Whether the integers are the bits of float32 numbers: each 0 or of a usual size, not all of them 0."""
-    bits = integers & 0x7FFFFFFF  # without the sign
-    bits = bits[bits != 0]
-    low, high = _FLOAT_BITS
-    return len(bits) > 0 and bool(low < bits.min() and bits.max() < high)
-
-
-def _width(path: Path) -> int:
-    with path.open("rb") as file:
-        start = file.read(4)
-    if len(start) < 4:
-        raise bad(path, f"it has {len(start)} bytes, not even the dimension of a vector", "take a whole copy")
-    return int.from_bytes(start, "little", signed=True)
-
-
-def _records(path: Path, suffix: str, width: int) -> Array:
-    """Whole records of the file, mapped, with the fields ``width`` and ``vector``."""
-    layout = np.dtype([("width", "<i4"), ("vector", _ELEMENTS[suffix], (width,))])
-    return np.memmap(path, layout, mode="r", shape=(path.stat().st_size // layout.itemsize,))
-
-
-def _wrong_row(path: Path, suffix: str, width: int) -> tuple[int, int] | None:
-    """The first row whose dimension differs from ``width``, and that dimension. Reads the file in blocks."""
-    record = 4 + width * _ELEMENTS[suffix].itemsize
-    if path.stat().st_size < record:
-        return None
-    widths = _records(path, suffix, width)["width"]
-    for start, stop in spans(len(widths), max(1, _BLOCK // record)):
-        different = np.flatnonzero(widths[start:stop] != width)
-        if len(different):
-            row = start + int(different[0])
-            return row, int(widths[row])
-    return None
-
-
-def _hint(path: Path, suffix: str, width: int) -> str | None:
-    """The way out where the file has the layout of another suffix."""
-    for other in (".bvecs", ".fvecs"):
-        record, differs = 4 + width * _ELEMENTS[other].itemsize, _ELEMENTS[other] != _ELEMENTS[suffix]
-        if differs and path.stat().st_size % record == 0 and _wrong_row(path, other, width) is None:
-            return "it has the layout of .bvecs: name it so" if other == ".bvecs" else "name it .fvecs or .ivecs"
-    return None
+        raise bad(path, f"its array of shape {shape} cannot be mapped ({error})", way) from error
 
 
 def read_idx(path: Path) -> Array:
@@ -258,9 +195,28 @@ def hdf5_shape(path: Path, dataset: str | None) -> tuple[int, ...]:
     return _with_hdf5(path, dataset, lambda found: tuple(int(size) for size in found.shape))
 
 
-def read_hdf5(path: Path, dataset: str | None, rows: slice = slice(None)) -> Array:
-    """Rows of one dataset of an HDF5 file, ``train`` by default."""
-    return _with_hdf5(path, dataset, lambda found: np.asarray(found[rows]))
+def read_hdf5(path: Path, dataset: str | None, rows: slice | None = None) -> Array:
+    """Rows of one dataset of an HDF5 file, ``train`` by default; all of them are mapped where they lie in one piece."""
+
+    def use(found: Any) -> Array:
+        where = _hdf5_offset(path, found) if rows is None else None
+        if where is None:
+            return np.asarray(found[rows or slice(None)])
+        return np.memmap(path, found.dtype, mode="r", offset=where, shape=found.shape)
+
+    return _with_hdf5(path, dataset, use)
+
+
+def _hdf5_offset(path: Path, found: Any) -> int | None:
+    """The byte of the file where the numbers of the dataset start, as NumPy has them; None where they do not."""
+    h5py = _optional("h5py", path, "HDF5")
+    made, where = found.id.get_create_plist(), found.id.get_offset()
+    plain = made.get_layout() == h5py.h5d.CONTIGUOUS and not made.get_nfilters() and not made.get_external_count()
+    if where is None or not plain or not found.nbytes or found.dtype.kind not in "fiu" or not found.dtype.isnative:
+        return None
+    if not found.id.get_type().equal(h5py.h5t.py_create(found.dtype)):  # such as integers of 12 bits in 16
+        return None
+    return int(where) if where % found.dtype.itemsize == 0 and where + found.nbytes <= path.stat().st_size else None
 
 
 def _with_hdf5(path: Path, dataset: str | None, use: Callable[[Any], Result]) -> Result:

@@ -248,6 +248,7 @@ def load(name: str, path: str | os.PathLike[str] | None = None, *, download: boo
     if path is not None:
         place = Path(path)
         if place.is_file():
+            _check_hdf5(name, place)
             return _from_hdf5(name, place)
         return _from_files(name, _found(name, [place]) if name in _KNOWN else _own(place))
     if name not in _KNOWN:
@@ -315,6 +316,20 @@ def _own(folder: Path) -> dict[str, Path]:
 def _from_files(name: str, found: dict[str, Path]) -> Dataset:
     arrays = {role: vectors.read(file) for role, file in found.items()}
     return _checked(name, arrays, {role: str(file) for role, file in found.items()})
+
+
+def _check_hdf5(name: str, path: Path) -> None:
+    """Raise where a file is of another kind than HDF5, by its first bytes or else by its name."""
+    suffix = path.suffix.lower()
+    try:
+        kind = _formats.content(path) or vectors.SUFFIXES.get(suffix, "no vector file")
+    except OSError as error:
+        raise _formats.bad(path, error.strerror or str(error), "check the path") from error
+    if kind == "HDF5":
+        return
+    files = (names[0] for names in _KNOWN[name].names.values()) if name in _KNOWN else ("learn.*", "base.*", "query.*")
+    what = f"a {suffix} file" if kind == "vecs" else kind
+    raise FileError(f"{path} is {what}, one file and no HDF5; pass the folder that holds {', '.join(files)}")
 
 
 def _from_hdf5(name: str, path: Path) -> Dataset:

@@ -9,7 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from . import _batched, _formats
+from . import _batched, _formats, _vecs
 
 SUFFIXES = {
     ".npy": "a .npy array",
@@ -43,8 +43,8 @@ def read(path: str | os.PathLike[str], *, dataset: str | None = None) -> NDArray
     -------
     ndarray
         (n, P) in the dtype of the file, or (n,) where it holds one number a row, such as labels. Images in idx come
-        as (n, rows × columns). ``.npy``, ``.*vecs`` and plain idx are read-only ``numpy.memmap`` views: nothing is
-        copied; rows are read when they are used.
+        as (n, rows × columns). ``.npy``, ``.*vecs``, plain idx, and HDF5 where the dataset lies unpacked in one piece,
+        are read-only ``numpy.memmap`` views: nothing is copied; rows are read when they are used.
 
     Raises
     ------
@@ -144,7 +144,7 @@ def _read(file: Path, dataset: str | None) -> NDArray[Any]:
         return _formats.read_parquet(file, dataset)
     if dataset is not None:
         raise _formats.bad(file, f"dataset={dataset!r} is for HDF5 and Parquet", "leave it out")
-    readers = {"a .npy array": _formats.read_npy, "vecs": _formats.read_vecs, "idx": _formats.read_idx}
+    readers = {"a .npy array": _formats.read_npy, "vecs": _vecs.read_vecs, "idx": _formats.read_idx}
     return readers[kind](file)
 
 
