@@ -78,26 +78,27 @@ def _write(store: Store, subject: Subject, rows: Sequence[dict[str, Any]], origi
         for row in rows
         for iteration, distortion in enumerate(row["distortions"], 1)
     ]
-    write_report(store.folder, "figure1", rows, origin, _markdown(rows, subject.title), flat)
+    text = _markdown(rows, subject.title, origin["settings"]["max_iter"])
+    write_report(store.folder, "figure1", rows, origin, text, flat)
     curves = {(row["method"], row["bits"]): row["distortions"] for row in rows if row["seed"] == rows[0]["seed"]}
     title = f"{subject.title}: relative distortion of the training set"
     write_picture(figure1_picture(curves, title), store.folder, "figure1", origin)
 
 
-def _markdown(rows: Sequence[dict[str, Any]], name: str) -> str:
+def _markdown(rows: Sequence[dict[str, Any]], name: str, max_iter: int) -> str:
     lines = []
     for row in rows:
         values = row["distortions"]
         shown = [f"{100 * values[at - 1]:.2f}" if at <= len(values) else "–" for at in _SHOWN]
-        lines.append(
-            [row["method"], str(row["bits"]), str(row["seed"]), *shown, f"{100 * values[-1]:.2f}", str(len(values))]
-        )
+        count = f"{len(values)} (max_iter)" if len(values) == max_iter else str(len(values))
+        lines.append([row["method"], str(row["bits"]), str(row["seed"]), *shown, f"{100 * values[-1]:.2f}", count])
     head = ["method", "bits", "seed", *map(str, _SHOWN), "last", "iterations"]
     return "\n\n".join(
         [
             f"# Figure 1: {name}",
             "Relative distortion × 10⁻² of the training set after iterations 1, 10, 20, 50 and 100 of the training "
-            "proper, and after its last; – where it had converged.",
+            f"proper, and after its last; – where it had ended: it had converged, or reached max_iter = {max_iter}, as "
+            "said beside its iterations.",
             markdown_table(head, lines),
         ]
     )

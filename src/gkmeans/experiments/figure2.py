@@ -18,7 +18,7 @@ from .report import about, machine_columns, markdown_table, write_report
 from .run import Job, run
 from .scan import scan
 from .store import Cell, Store
-from .subject import Rows, Subject, fingerprint
+from .subject import Rows, Subject, fingerprint, sampled_fingerprint
 from .table1 import BITS
 
 PAPER_METHODS = ("gk-means(2, h)", "gk-means(1, h)", "ock-means", "ck-means")
@@ -105,13 +105,15 @@ def _truth(store: Store, subject: Subject, settings: Settings, progress: bool) -
         return subject.groundtruth[:, :1], []
     prints = {"base": subject.fingerprint["base"], "query": fingerprint(subject.query)}
     key = {"kind": "neighbours", "dataset": subject.name, "fingerprint": prints}
+    some = {"base": subject.sampled["base"], "query": sampled_fingerprint(subject.query)}
 
     def make() -> Cell:
         found = nearest(subject.base, subject.query, 1, n_jobs=settings.n_jobs)
         files = {"ids": lambda path: _files.write(path, NEIGHBOURS, {"ids": found}, {})}
         return store.keep(key, {}, machine(settings), files)
 
-    [cell] = run("Figure 2, true neighbours", store, [Job("exact search", key, 1.0, make)], progress)
+    job = Job("exact search", key, 1.0, make, before=key | {"fingerprint": some})
+    [cell] = run("Figure 2, true neighbours", store, [job], progress)
     arrays, _ = _files.read(cell.files["ids"], NEIGHBOURS)
     return arrays["ids"], [cell]
 
@@ -125,13 +127,14 @@ def _job(store: Store, subject: Subject, source: Cell, truth: Rows, settings: Se
         "query": fingerprint(subject.query),
         "truth": fingerprint(truth),
     }
+    before = key | {"query": sampled_fingerprint(subject.query), "truth": sampled_fingerprint(truth)}
 
     def make() -> Cell:
         found = scan(model_of(source, settings), codes_of(source), subject.query, depth, settings.n_jobs)
         values = [recall(found, truth, R) for R in range(1, depth + 1)]
         return store.keep(key, {"recall": values}, machine(settings))
 
-    return Job(f"{key['method']}, {key['bits']} bits", key, 1.0, make)
+    return Job(f"{key['method']}, {key['bits']} bits", key, 1.0, make, before=before)
 
 
 def _at(values: Sequence[float], R: int) -> float | None:

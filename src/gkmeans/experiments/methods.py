@@ -11,7 +11,8 @@ from ..estimators.base import AdditiveQuantizer
 from ..estimators.cartesian import CartesianKMeans
 from ..estimators.group import GroupKMeans, plain
 from ..estimators.optimized_cartesian import OptimizedCartesianKMeans
-from ..initialization.hierarchical import count_stages
+from ..initialization import grown
+from ..initialization.hierarchical import count_stages, first_blocks
 from .paper import METHODS
 
 MCMP = "MCMP"
@@ -133,15 +134,36 @@ def work(method: str, bits: int, n: int, P: int, settings: Settings) -> float:
     C, K = count_dictionaries(method, bits, settings), settings.n_codewords
     first, most = settings.init_iter, settings.max_iter
     product = float(n) * C * K * P  # S = −X Dᵀ
-    rotation = float(n) * P * P / 4 + 4.0 * P**3  # fast BLAS: fewer seconds an operation
-    blocks = float(n) * K * P + rotation  # one iteration of ck-means
+    blocks, rotation = ck_iteration(n, K, P), ck_iteration(n, 0, P)
+    growth = growth_work(C, K, n, P)
     if method == "ck-means":
-        return most * blocks
+        return growth + most * blocks
     if method == "ock-means":
-        return first * blocks + most * (2 * blocks + 40.0 * n * C * K)
+        return growth + first * blocks + most * (2 * blocks + 40.0 * n * C * K)
     if method == MCMP:
-        return first * blocks + (settings.mcmp_iter or most) * (product + float(n) * K * float(CANDIDATES) ** (C - 1))
+        pursuit = product + float(n) * K * float(CANDIDATES) ** (C - 1)
+        return growth + first * blocks + (settings.mcmp_iter or most) * pursuit
     solve = float(C * K) ** 3 / 3
     sweep = float(n) * C * C * K * (4 if method[-5] == "1" else 12)
     start = {"h": 1.3 * product + count_stages(C, P) * rotation, "k": product, "r": 0.0}[method[-2]]
     return first * start + most * (product + sweep + solve)
+
+
+def ck_iteration(n: int, K: int, P: int) -> float:
+    """Work of one iteration of ck-means: the nearest of K codewords in each block, and the rotation."""
+    return float(n) * K * P + float(n) * P * P / 4 + 4.0 * P**3  # fast BLAS: fewer seconds an operation
+
+
+def growth_work(C: int, K: int, n: int, P: int) -> float:
+    """Work of the growing start (initialization/grown.py), where the blocks are wide and the rows suffice for it."""
+    rows = min(n, grown.ROWS * K, grown.NUMBERS // P)
+    if not grown.can_grow(first_blocks(C, P), K) or rows < grown.LEAST_ROWS * K:
+        return 0.0
+    sizes, few, leading = grown.sizes(K), grown.FEW * C, grown.LEADING * C
+    tried, doubled = sizes[: -grown.DOUBLINGS], sizes[-grown.DOUBLINGS :]
+    some, compared = min(rows, grown.TRY_ROWS * tried[-1]), min(n, grown.COMPARED_ROWS * K)
+    tries = grown.TRIES * grown.ITERATIONS * sum(ck_iteration(some, k, few) for k in tried)
+    doublings = grown.ITERATIONS * sum(ck_iteration(rows, k, leading) for k in doubled[:-1])
+    last = grown.LAST_ITERATIONS * ck_iteration(rows, K, leading)
+    choice = 2 * grown.COMPARED_ITERATIONS * ck_iteration(compared, K, P)
+    return ck_iteration(rows, 0, P) + tries + doublings + last + choice  # the first for the principal components

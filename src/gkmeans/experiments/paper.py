@@ -16,6 +16,13 @@ METHODS = (
 
 DATASETS = {"sift1m": "SIFT1M", "gist1m": "GIST1M", "mnist": "MNIST"}
 
+SHAPES = {
+    "sift1m": ((100_000, 128), (1_000_000, 128)),
+    "gist1m": ((500_000, 960), (1_000_000, 960)),
+    "mnist": ((60_000, 784), (60_000, 784)),
+}
+"""Training set and database as published."""
+
 # relative distortion × 10⁻² of the database: dataset, bits, METHODS
 _TABLE1 = {
     "sift1m": {

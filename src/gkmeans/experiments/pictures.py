@@ -86,6 +86,8 @@ def table1_picture(ours: Mapping[tuple[str, int], float], paper: Mapping[tuple[s
 
 def figure1_picture(curves: Mapping[tuple[str, int], Sequence[float]], title: str) -> Figure:
     """Distortion over iterations: a panel for each length, a curve for each method."""
+    from matplotlib.ticker import MaxNLocator
+
     lengths = list(dict.fromkeys(bits for _, bits in curves))
     figure, panels = _panels(len(lengths), (1.0 + 3.9 * len(lengths), 4.4))
     for axes, bits in zip(panels, lengths, strict=True):
@@ -96,6 +98,7 @@ def figure1_picture(curves: Mapping[tuple[str, int], Sequence[float]], title: st
             axes.plot(
                 np.arange(1, len(values) + 1), values, label=method, markevery=(first, every), **_line(STYLES[method])
             )
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.set_xlabel("Iteration")
         axes.set_title(f"{bits} bits")
         axes.grid(color="0.9")

@@ -12,24 +12,22 @@ from typing import Any
 
 from .._files import write_bytes
 from .methods import Settings
-from .store import Cell, writing
+from .store import UNKNOWN, Cell, of_other_code, told, writing
 from .subject import Subject
 
 Row = Mapping[str, Any]
-
-
-UNKNOWN = "unknown"
-"""The code of a cell that does not name it."""
 
 
 def about(
     subject: Subject, seeds: Sequence[int], settings: Settings, cells: Sequence[Cell], sources: Sequence[Cell] = ()
 ) -> dict[str, Any]:
     """What a report says of where it comes from: each machine its cells were made on, and each code that made them or
-    the cells they come from.
+    the cells they come from; ``other_code`` are those that the running code did not make.
     """
     names = ("version", "cpu", "cores", "threads", "simd", "python", "numpy")
     machines = []
+    everything = list({cell.name: cell for cell in (*sources, *cells)}.values())
+    others = of_other_code(everything)
     for cell in cells:
         short = {name: cell.machine[name] for name in names}
         if short not in machines:
@@ -41,7 +39,9 @@ def about(
         "seeds": [int(seed) for seed in seeds],
         "settings": asdict(settings),
         "machines": machines,
-        "codes": list(dict.fromkeys(cell.machine.get("code", UNKNOWN) for cell in (*sources, *cells))),
+        "codes": list(dict.fromkeys(cell.code for cell in everything)),
+        "other_code": {cell.name: cell.code for cell in others},
+        "other_code_note": told(others, len(everything)) if others else None,
         "date": max((cell.machine["date"] for cell in cells), default=""),
     }
 
@@ -70,6 +70,8 @@ def origin(about: Row) -> str:
         )
     else:
         lines.append(f"Code sha256 {codes}.")
+    if about["other_code"]:
+        lines.append(about["other_code_note"])
     return "\n".join([*lines, f"{about['date']}."])
 
 
@@ -102,7 +104,9 @@ def _listed(text: str) -> str:
 
 def _csv(rows: Sequence[Row], about: Row) -> str:
     """Rows with the dataset and the settings in each, so that tables of several runs can be put together."""
-    settings = {name: about["settings"][name] for name in ("n_codewords", "max_iter", "init_iter")}
+    settings = {
+        name: about["settings"][name] for name in ("n_codewords", "max_iter", "init_iter", "mcmp_iter", "limit")
+    }
     full = [{"dataset": about["dataset"], **row, **settings} for row in rows]
     out = io.StringIO()
     writer = csv.DictWriter(out, list(full[0]), lineterminator="\n")

@@ -12,32 +12,50 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from .._progress import logger
-from .store import Cell, Key, Store
+from .store import Cell, Key, Store, of_other_code, told
 
 
 @dataclass(frozen=True)
 class Job:
-    """A cell to be made: its key, how much work it is, and its maker."""
+    """A cell to be made: its key, how much work it is, and its maker; ``before`` is its key in earlier versions."""
 
     title: str
     key: Key
     work: float
     make: Callable[[], Cell]
     iterations: int = 1
+    before: Key | None = None
 
 
 def run(title: str, store: Store, jobs: Sequence[Job], progress: bool) -> list[Cell]:
     """The cells of ``jobs`` in their order; each is kept as soon as it is made."""
-    found = [store.find(job.key) for job in jobs]
+    found = [_kept(store, job) for job in jobs]
+    there = [cell for cell in found if cell is not None]
+    if others := of_other_code(there):
+        logger.warning("%s in %s: %s", title, store.folder, told(others, len(jobs)))
     missing = [job for job, cell in zip(jobs, found, strict=True) if cell is None]
     board = Board(title, missing, progress and bool(missing))
-    with board.shown():
-        for place, job in enumerate(jobs):
-            if found[place] is None:
-                board.begin(job)
-                found[place] = job.make()
-                board.end(job)
+    try:
+        with board.shown():
+            for place, job in enumerate(jobs):
+                if found[place] is None:
+                    board.begin(job)
+                    found[place] = job.make()
+                    board.end(job)
+    except KeyboardInterrupt:
+        kept = sum(cell is not None for cell in found)
+        logger.warning(
+            "%s was stopped: %d of %d cells are kept in %s; the same command goes on from there, and a long fit from "
+            "its last iteration",
+            *(title, kept, len(jobs), store.cells),
+        )
+        raise
     return [cell for cell in found if cell is not None]
+
+
+def _kept(store: Store, job: Job) -> Cell | None:
+    cell = store.find(job.key)
+    return store.find(job.before) if cell is None and job.before is not None else cell
 
 
 class Board:

@@ -71,7 +71,7 @@ def table1(
     """
     check_matplotlib()
     settings, subject, store, cells = fitted("Table 1", dataset, folder, methods, bits, seeds, settings, progress)
-    rows = [_row(cell) for cell in cells]
+    rows = [_row(cell, subject) for cell in cells]
     _write(store, subject, rows, about(subject, seeds, settings, cells))
     return rows
 
@@ -79,14 +79,19 @@ def table1(
 def _write(store: Store, subject: Subject, rows: Sequence[dict[str, Any]], origin: dict[str, Any]) -> None:
     write_report(store.folder, "table1", rows, origin, _markdown(rows, subject))
     ours = {pair: 100 * value for pair, value in _medians(rows, "distortion").items()}
-    paper = {pair: value for pair in ours if (value := table1_cell(subject.name, *pair)) is not None}
+    paper = {pair: value for pair in ours if (value := _paper(subject, *pair)) is not None}
     title = f"{subject.title}: relative distortion of the database"
     write_picture(table1_picture(ours, paper, title), store.folder, "table1", origin)
 
 
-def _row(cell: Cell) -> dict[str, Any]:
+def _paper(subject: Subject, method: str, bits: int) -> float | None:
+    """The paper's figure, where the data is the paper's."""
+    return table1_cell(subject.name, method, bits) if subject.published else None
+
+
+def _row(cell: Cell, subject: Subject) -> dict[str, Any]:
     key, values = cell.key, cell.values
-    paper = table1_cell(key["dataset"], key["method"], key["bits"])
+    paper = _paper(subject, key["method"], key["bits"])
     names = ("distortion", "distortion_fresh", "distortion_train", "n_iter", "fit_seconds", "encode_seconds")
     return {
         "method": key["method"],
@@ -116,7 +121,7 @@ def _markdown(rows: Sequence[dict[str, Any]], subject: Subject) -> str:
     best = {bits: min(value for (_, length), value in medians.items() if length == bits) for bits in lengths}
 
     def cell(method: str, bits: int) -> str:
-        value, paper = medians[method, bits], table1_cell(subject.name, method, bits)
+        value, paper = medians[method, bits], _paper(subject, method, bits)
         text = f"**{100 * value:.2f}**" if value == best[bits] else f"{100 * value:.2f}"
         return text if paper is None else f"{text} ({paper:.2f})"
 
@@ -124,7 +129,7 @@ def _markdown(rows: Sequence[dict[str, Any]], subject: Subject) -> str:
         f"# Table 1: {subject.title}",
         "Relative distortion of the database × 10⁻²"
         + (", median over the seeds" if several else "")
-        + (", the paper's value in brackets" if table1_cell(subject.name, METHODS[0], lengths[0]) else "")
+        + (", the paper's value in brackets" if _paper(subject, METHODS[0], lengths[0]) else "")
         + "; the lowest of each row is bold."
         + (" These are the codes of the last iteration." if subject.base_is_learn else ""),
         _table(lengths, medians, cell),

@@ -19,7 +19,7 @@ from .._validation import check_integer
 from ..datasets import Dataset
 from ..estimators.base import AdditiveQuantizer
 from ..pursuit import SECONDS_A_SCORE
-from .fits import fit_jobs, machine, model_of
+from .fits import check_fits, fit_jobs, machine, model_of
 from .methods import CANDIDATES, MCMP, Settings, selected
 from .paper import TABLE2, TABLE2_VECTORS
 from .pictures import check_matplotlib, table2_picture, write_picture
@@ -31,6 +31,7 @@ from .subject import Subject
 
 HIERARCHICAL = "gk-means(2, h)"
 PAPER_METHODS = ("gk-means(1, h)", HIERARCHICAL, MCMP)
+DICTIONARIES = (2, 4, 8)
 TRAINED = 4
 """MCMP is trained with so many dictionaries at most."""
 SCORED_ROWS = 500
@@ -42,7 +43,7 @@ def table2(
     folder: str | os.PathLike[str],
     *,
     methods: Sequence[str] = PAPER_METHODS,
-    dictionaries: Sequence[int] = (2, 4, 8),
+    dictionaries: Sequence[int] = DICTIONARIES,
     seed: int = 0,
     budget: float = 120.0,
     settings: Settings | None = None,
@@ -83,9 +84,8 @@ def table2(
     [('gk-means(1, h)', 2, False), ('gk-means(1, h)', 4, False)]
     """
     check_matplotlib()
-    if not 0 < budget < float("inf"):
-        raise ValueError(f"budget={budget!r} is out of range; use a number of seconds above 0, such as 120")
     settings = settings or Settings()
+    check_table2(methods, dictionaries, seed, budget, settings)
     pairs = _pairs(methods, dictionaries)
     subject, store = Subject.of(dataset, settings.limit), Store(folder)
     models = _fitted(store, subject, pairs, seed, settings, progress)
@@ -94,6 +94,26 @@ def table2(
     rows = [_row(cell) for cell in cells]
     _write(store, subject, rows, about(subject, [seed], settings, cells, list(models.values())))
     return rows
+
+
+def check_table2(
+    methods: Sequence[str],
+    dictionaries: Sequence[int],
+    seed: int,
+    budget: float,
+    settings: Settings,
+    shape: tuple[int, ...] | None = None,
+) -> None:
+    """Raise where the table cannot be made, on data of this ``shape`` where it is known."""
+    if not 0 < budget < float("inf"):
+        raise ValueError(f"budget={budget!r} is out of range; use a number of seconds above 0, such as 120")
+    for method, C in dict.fromkeys(_source(*pair) for pair in _pairs(methods, dictionaries)):
+        check_fits([method], [C * settings.width], [seed], settings, shape)
+
+
+def _source(method: str, C: int) -> tuple[str, int]:
+    """The fit whose dictionaries encode."""
+    return (HIERARCHICAL if method == MCMP and C > TRAINED else method), C
 
 
 def _pairs(methods: Sequence[str], dictionaries: Sequence[int]) -> list[tuple[str, int]]:
@@ -117,7 +137,7 @@ def _fitted(
     store: Store, subject: Subject, pairs: Sequence[tuple[str, int]], seed: int, settings: Settings, progress: bool
 ) -> dict[tuple[str, int], Cell]:
     """The fit whose dictionaries encode, for each method and number of dictionaries."""
-    sources = {pair: (HIERARCHICAL if pair[0] == MCMP and pair[1] > TRAINED else pair[0], pair[1]) for pair in pairs}
+    sources = {pair: _source(*pair) for pair in pairs}
     jobs = {
         source: fit_jobs(store, subject, [source[0]], [source[1] * settings.width], [seed], settings)[0]
         for source in sources.values()
@@ -252,7 +272,10 @@ def _markdown(rows: Sequence[dict[str, Any]], subject: Subject, settings: dict[s
         most = settings["mcmp_iter"] or settings["max_iter"]
         parts.append(f"MCMP was trained for at most {most} iterations where it encodes with its own dictionaries.")
     parts += [_estimate(row) for row in rows if row["estimated"]]
-    return "\n\n".join([*parts, "Growth of the time from each number of dictionaries to the next:", _growth(rows)])
+    if growth := _growth(rows):
+        head = ["method", "dictionaries", "times as long", "paper"]
+        parts += ["Growth of the time from each number of dictionaries to the next:", markdown_table(head, growth)]
+    return "\n\n".join(parts)
 
 
 def _estimate(row: dict[str, Any]) -> str:
@@ -269,7 +292,7 @@ def _estimate(row: dict[str, Any]) -> str:
     )
 
 
-def _growth(rows: Sequence[dict[str, Any]]) -> str:
+def _growth(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
     lines = []
     for one, two in pairwise(rows):
         if one["method"] == two["method"]:
@@ -279,4 +302,4 @@ def _growth(rows: Sequence[dict[str, Any]]) -> str:
             marked = " (estimated)" if one["estimated"] or two["estimated"] else ""
             step = f"{one['dictionaries']} → {two['dictionaries']}"
             lines.append([one["method"], step, f"{two['seconds'] / one['seconds']:,.1f}{marked}", paper])
-    return markdown_table(["method", "dictionaries", "times as long", "paper"], lines)
+    return lines
