@@ -15,7 +15,7 @@ import gkmeans as gk
 from gkmeans._parallel import Workers
 
 SCRIPT = """
-import sys, threading
+import signal, sys, threading
 import numpy as np
 from threadpoolctl import threadpool_info
 import gkmeans as gk
@@ -25,6 +25,8 @@ def limits():
 
 def say(word):
     print(word, flush=True)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by what runs in the background of a shell
 
 rng = np.random.default_rng(0)
 X = rng.standard_normal((20000, 64)).astype(np.float32)
