@@ -9,24 +9,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import _core
 from .._parallel import Workers, effective_jobs, spans
 from .._rows import Codes
 from .._rows import Rows as Framed
 from ..dictionaries import Tables, code_dtype
 from ..estimators.base import AdditiveQuantizer
-from ..pursuit import SECONDS_A_SCORE, SLOWER, pursue_block, tree_size
+from ..pursuit import pursue_block, row_seconds
 from .subject import Rows
 
 _BLOCK = 1024
-_MOST_SCORES = 10**300
-"""A float holds so many."""
 
 
 def expected(n: int, C: int, K: int, n_candidates: int, n_jobs: int | None) -> float:
     """Seconds that MCMP takes for ``n`` vectors by the size of its tree, roughly."""
-    scores = min(n * tree_size(n_candidates, C, K), _MOST_SCORES)
-    return scores * SECONDS_A_SCORE * SLOWER[_core.simd_level()] / effective_jobs(n_jobs)
+    return n * row_seconds(0, 1, n_candidates, C, K) / effective_jobs(n_jobs)
 
 
 def first_count(n: int, n_jobs: int | None) -> int:
