@@ -27,6 +27,7 @@ format: $(VENV)/installed-dev
 bench: $(VENV)/installed-faiss
 	$(BIN)/python benchmarks/train.py
 	$(BIN)/python benchmarks/encode.py
+	$(BIN)/python benchmarks/products.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/pursuit.py
 	$(BIN)/python benchmarks/cartesian.py

@@ -79,7 +79,7 @@ def levels(base: np.ndarray, learn: np.ndarray, repeats: int) -> None:
         tables = Tables.of(model._final().D[0], workers)
         X = Rows(base, model._frame()).block(slice(0, batch * count))
         arrays = (tables.T, tables.N, tables.rowmin, tables.groupmin)
-        C, Kp, _ = tables.padded.shape
+        C, Kp, _ = tables.products.D.shape
         work = aligned(C, batch, Kp)
         starts: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
         for name, order in (("from O1GA", 1), ("at rest", 2)):
@@ -87,7 +87,7 @@ def levels(base: np.ndarray, learn: np.ndarray, repeats: int) -> None:
             for start, stop in spans(len(X), batch):
                 codes = assign_block(X[start:stop], tables, order, None, workers)
                 Y = X[start:stop] - decode(tables.D, codes)
-                starts[name].append((np.matmul(Y, tables.padded.transpose(0, 2, 1)), tables.inside(codes)))
+                starts[name].append((np.matmul(Y, tables.products.D.transpose(0, 2, 1)), tables.inside(codes)))
 
         def run(start: str, level: str, order: int) -> None:
             for V, places in starts[start]:

@@ -55,7 +55,7 @@ def compare(C: int, n: int, repeats: int, peers: dict[str, Callable[..., None]])
         tables = Tables.of(model._final().D[0], workers)
         X = Rows(base, model._frame()).block(rows)
         warm = tables.inside(assign_block(X, tables, 2, None, workers))
-    V = (X @ tables.padded.reshape(-1, X.shape[1]).T).reshape(n, C, 256)
+    V = (X @ tables.products.D.reshape(-1, X.shape[1]).T).reshape(n, C, 256)
     arrays = (tables.T, tables.N, tables.rowmin, tables.groupmin)
     stop, work = np.zeros(1, np.int32), aligned(n, C, 256)
     codes = {name: np.empty((n, C), np.uint16) for name in (*peers, "no codes", "from codes")}

@@ -4,8 +4,6 @@
 #include <nanobind/stl/vector.h>
 
 #include <cmath>
-#include <cstdlib>
-#include <memory>
 #include <vector>
 
 using namespace gkmeans;
@@ -16,16 +14,6 @@ template <typename Array>
 static void check_codes(const Array& codes, int K) {
     const Code* p = codes.data();
     for (std::size_t i = 0; i < codes.size(); ++i) require(p[i] < K, kCodeRule);
-}
-
-struct Free {
-    void operator()(void* p) const { std::free(p); }
-};
-
-static std::unique_ptr<void, Free> allocate(std::size_t bytes) {
-    void* p = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
-    if (!p) throw std::bad_alloc();
-    return std::unique_ptr<void, Free>(p);
 }
 
 static Tables checked_tables(const In<float, 4>& T, const In<float, 2>& N, const In<float, 3>& rowmin,
@@ -43,7 +31,7 @@ static Tables checked_tables(const In<float, 4>& T, const In<float, 2>& N, const
     for (int c = 0; c < C; ++c) {  // a codeword of the padding that could win would be read past the end of T
         for (int k = K; k < Kp; ++k) require(N(c, k) == HUGE_VALF, "N must be +inf from column K on");
     }
-    const int width = kPad * ((Kp / kPad + kGroups - 1) / kGroups);
+    const int width = group_width(Kp);
     return {C, K, Kp, width, T.data(), N.data(), rowmin.data(), groupmin.data()};
 }
 
@@ -343,6 +331,7 @@ NB_MODULE(_core, m) {
           nb::arg("floor"), nb::arg("limit"), array("scores"), array("found"), level);
     m.def("gather", &gather_rows, array("blocks"), array("keep"), array("out"), array("rows"));
     bind_lists(m);
+    bind_products(m);
     m.def("simd_level", [] { return std::string(active().name); });
     m.def("simd_levels", [] {
         std::vector<std::string> names;

@@ -6,6 +6,9 @@
 #include <nanobind/stl/string.h>
 
 #include <climits>
+#include <cstdlib>
+#include <memory>
+#include <new>
 #include <optional>
 #include <string>
 
@@ -38,12 +41,22 @@ inline const Kernels& at_level(const Level& level) {
     return *k;
 }
 
+struct Free {
+    void operator()(void* p) const { std::free(p); }
+};
+
+inline std::unique_ptr<void, Free> allocate(std::size_t bytes) {
+    void* p = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
+    if (!p) throw std::bad_alloc();
+    return std::unique_ptr<void, Free>(p);
+}
+
 // The rows with their ids and norms, and the tables that a query brings to them.
 Shelf searched_shelf(const In<std::uint8_t, 3>& blocks, const In<std::uint64_t, 1>& keep,
                      const In<std::int64_t, 1>& ids, std::int64_t first, int bits, const In<float, 1>& levels,
                      const In<float, 1>& norms, int C, int Kp);
 
-// bindings_lists.cpp
-void bind_lists(nb::module_&);
+void bind_lists(nb::module_&);     // bindings_lists.cpp
+void bind_products(nb::module_&);  // bindings_products.cpp
 
 }  // namespace gkmeans

@@ -1,10 +1,16 @@
-// Which level runs: the best this CPU has, or the one GKMEANS_SIMD names.
+// Which level runs: the best this CPU has, or the one GKMEANS_SIMD names; and whether there is a matrix unit.
 #include <cstdlib>
 #include <cstring>
 #include <stdexcept>
 #include <string>
 
 #include "kernels.hpp"
+#include "matrix.hpp"
+
+#ifdef GKMEANS_AMX
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 namespace gkmeans {
 
@@ -43,5 +49,32 @@ const Kernels& active() {
     static const Kernels* const chosen = choose();
     return *chosen;
 }
+
+static bool ask_for_matrix_unit() {
+    if (const char* products = std::getenv("GKMEANS_PRODUCTS"); products && *products) {
+        if (!std::strcmp(products, "blas")) return false;
+        throw std::runtime_error(
+            "GKMEANS_PRODUCTS=" + std::string(products) +
+            " is unknown; use blas, or unset it for the matrix unit of CPUs that have one");
+    }
+#ifdef GKMEANS_AMX
+    constexpr int kRequest = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+    return __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") &&
+           __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw") &&
+           !syscall(SYS_arch_prctl, kRequest, kTileData);
+#else
+    return false;
+#endif
+}
+
+bool has_matrix_unit() {
+    static const bool has = ask_for_matrix_unit();
+    return has;
+}
+
+#ifndef GKMEANS_AMX  // never called
+void pack(int, int, const float*, std::uint16_t*) {}
+void multiply(const Sizes&, const float*, const std::uint16_t*, float*, void*) {}
+#endif
 
 }  // namespace gkmeans

@@ -16,10 +16,13 @@ constexpr int kVectors = 18;   // of Kp floats that order 2 works in
 constexpr int kSiblings = 16;  // nodes of the pursuit's tree worked on together
 constexpr int kMaxOrder = 64;  // dictionaries assigned jointly; far beyond what can be searched
 
+// Columns of a group, a multiple of kPad: at most kGroups groups cover Kp.
+inline int group_width(int Kp) { return kPad * ((Kp / kPad + kGroups - 1) / kGroups); }
+
 // The dictionaries as the assignment sees them (Eq. 8).
 struct Tables {
     int C, K, Kp;
-    int width;       // columns of a group, a multiple of kPad: at most kGroups groups cover Kp
+    int width;       // group_width(Kp)
     const float* T;  // (C, C, K, Kp)       T[c][b][j][k] = <d^c_k, d^b_j>: a row for each codeword j of b
     const float* N;  // (C, Kp)             half the squared norms
     const float* rowmin;  // (C, C, Kp)          the least entry of each row of T
@@ -96,6 +99,9 @@ struct Kernels {
                      double* W);
     // Z (K, K)[codes[i, b], codes[i, c]] += 1.
     void (*count_pairs)(int n, int C, int K, int b, int c, const Code* codes, std::int32_t* Z);
+    // The least of each group of `width` of the first K columns of T (n, Kp) in groups (n, kGroups), +inf
+    // past the last, and of all of them in rows (n).
+    void (*minima)(int n, int K, int Kp, int width, const float* T, float* groups, float* rows);
 
     // out (n, W) = Q (n, P) times D (tiles, P, kTile), W a multiple of kPad and at most tiles * kTile: the
     // lookup tables of queries.

@@ -1,5 +1,5 @@
-// Decoding, errors, and the two sums of the update (Sec. 2.2): W, rows by codeword, and Z, co-occurrence
-// counts.
+// Decoding, errors, the two sums of the update (Sec. 2.2): W, rows by codeword, and Z, co-occurrence counts;
+// and the minima of T.
 
 namespace gkmeans {
 namespace GKMEANS_LEVEL {
@@ -78,6 +78,26 @@ static void count_pairs(int n, int C, int K, int b, int c, const Code* codes, st
     for (int i = 0; i < n; ++i) {
         const Code* code = codes + static_cast<std::size_t>(i) * C;
         Z[static_cast<std::size_t>(code[b]) * K + code[c]] += 1;
+    }
+}
+
+static void minima(int n, int K, int Kp, int width, const float* T, float* groups, float* rows) {
+    for (int i = 0; i < n; ++i, T += Kp, groups += kGroups) {
+        if (K == 256) {
+            rows[i] = least_of_sixteens([T](int k) { return load(T + k); }, groups);
+            continue;
+        }
+        float low = __builtin_inff();
+        for (int g = 0, k = 0; g < kGroups; ++g) {
+            const int end = (g + 1) * width < K ? (g + 1) * width : K;
+            Vec m = splat(__builtin_inff());
+            for (; k + kLanes <= end; k += kLanes) m = least(m, load(T + k));
+            float x = least_lane(m);
+            for (; k < end; ++k) x = T[k] < x ? T[k] : x;
+            groups[g] = x;
+            low = x < low ? x : low;
+        }
+        rows[i] = low;
     }
 }
 

@@ -188,6 +188,24 @@ def test_shrinkage_solves_the_ridge_regression_to_zero(seed, shape, points):
 
 
 @common
+@given(seeds, shapes, st.sampled_from([0.0, 1.0, 30.0]))
+def test_a_rough_solution_is_near_the_exact_one(seed, shape, points):
+    X, D, codes = drawn(seed, shape)
+    statistics, all_of = Statistics.of(X, codes, shape[1]), slice(0, shape[0])
+    with Workers(1) as workers:
+        exact, rough = (statistics.normal(all_of, workers, points, rough) for rough in (False, True))
+        solved = [normal.solve(statistics.W, D) for normal in (exact, rough)]
+    np.testing.assert_allclose(*(reference.decode(D, codes) for D in solved), rtol=1e-4, atol=1e-4 * np.abs(X).max())
+
+
+def test_a_rough_solution_is_in_float32_where_the_shrinkage_allows_it(rng, workers):
+    codes = rng.integers(0, 16, (1000, 4))
+    statistics = Statistics.of(rng.standard_normal((1000, 3)), codes, 16)
+    for points, rough, dtype in ((1.0, True, np.float32), (0.0, True, np.float64), (1.0, False, np.float64)):
+        assert statistics.normal(slice(0, 4), workers, points, rough).factor.A.dtype == dtype
+
+
+@common
 @given(seeds, shapes, st.integers(1, 40))
 def test_statistics_of_parts_add_up_to_those_of_the_whole(seed, shape, more):
     C, K, P, n = shape

@@ -59,7 +59,7 @@ PERTURBED = [
 
 def products(Y, tables):
     """(C, n, Kp) of the rows with the codewords of each dictionary."""
-    return np.matmul(Y, tables.padded.transpose(0, 2, 1))
+    return np.matmul(Y, tables.products.D.transpose(0, 2, 1))
 
 
 def run(X, D, order, codes, workers, level, **options):
@@ -127,7 +127,7 @@ def test_rounds_agree_with_the_oracle(C, K, order, rng, workers, level):
     tables = Tables.of(D, workers)
     X, codes = whole(rng, 12, 5, low=-2000, high=2001), rng.integers(0, K, (12, C)).astype(np.uint16)
     for count in (1, 3):
-        expected = reference.rounds(X, tables.padded[:, :K], order, tables.inside(codes), count, 11)
+        expected = reference.rounds(X, tables.products.D[:, :K], order, tables.inside(codes), count, 11)
         found = run(X, D, order, codes, workers, level, rounds=count, seed=11)
         assert (tables.inside(found) == expected).all()
 

@@ -21,6 +21,7 @@ LINE = [
         "_core",
         "_parallel",
         "_sums",
+        "_solve",
         "_frame",
         "_rows",
         "_progress",
@@ -31,7 +32,7 @@ LINE = [
         "_batched",
         "vectors",
     ),
-    *("dictionaries", "_validation", "batches", "assignment", "pursuit"),
+    *("products", "dictionaries", "_validation", "batches", "assignment", "pursuit"),
     *(
         "update",
         "passes",

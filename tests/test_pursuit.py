@@ -46,12 +46,12 @@ SHAPES = [
 def run(X, D, n_candidates, codes, workers, level):
     """Codes by the kernel of one level, as pursue_block does with the level chosen at import."""
     tables = Tables.of(D, workers)
-    C, Kp, P = tables.padded.shape
+    C, Kp, P = tables.products.D.shape
     if C == 1:  # Tables has no T here; the kernel must do without it too
-        tables = Tables(*(getattr(tables, name) for name in ("D", "padded", "N", "order", "place")), *no_products(D))
+        tables = Tables(*(getattr(tables, name) for name in ("D", "products", "N", "order", "place")), *no_products(D))
     start = codes is None
     places = np.zeros((len(X), C), np.uint16) if start else tables.inside(codes)
-    V = np.ascontiguousarray((X @ tables.padded.reshape(C * Kp, P).T).reshape(len(X), C, Kp))
+    V = np.ascontiguousarray((X @ tables.products.D.reshape(C * Kp, P).T).reshape(len(X), C, Kp))
     _core.pursue(V, tables.T, tables.N, tables.rowmin, tables.groupmin, places, n_candidates, start, STOP, level)
     return tables.outside(places)
 
@@ -86,7 +86,7 @@ def test_ties_go_to_the_first_leaf(shape, rng, workers, level):
     C, K, _, n, n_candidates = shape
     D, X = whole(rng, C, K, 3, low=-3, high=4), whole(rng, n, 3, low=-6, high=7)
     tables = Tables.of(D, workers)
-    expected, _ = reference.mcmp(X, tables.padded[:, :K], n_candidates)
+    expected, _ = reference.mcmp(X, tables.products.D[:, :K], n_candidates)
     codes = run(X, D, n_candidates, None, workers, level)
     assert (tables.inside(codes) == expected).all()
 
@@ -143,7 +143,7 @@ KINDS += ["offsets", "ties", "huge", "large", "small", "tiny"]
 def test_bounds_in_shorts_lose_no_leaf(kind, C, K, rng, workers, level):
     D, X = hard_dictionaries(kind, C, K, rng)
     tables = Tables.of(D, workers)
-    V = np.ascontiguousarray((X @ tables.padded.reshape(C * 256, -1).T).reshape(len(X), C, 256))
+    V = np.ascontiguousarray((X @ tables.products.D.reshape(C * 256, -1).T).reshape(len(X), C, 256))
     expected = whole_tree(V, tables, 5)
     arrays = (tables.T, tables.N, tables.rowmin, tables.groupmin)
     for start in (True, False):  # a poor start leaves much to find
@@ -209,7 +209,7 @@ def test_pursue_block_gives_the_codes_of_the_kernel(rng, workers):
 def test_no_table_raises_with_the_way_out(rng, workers):
     D = rng.standard_normal((2, 20, 3)).astype(np.float32)
     tables = Tables.of(D, workers)
-    bare = Tables(tables.D, tables.padded, tables.N, tables.order, tables.place)
+    bare = Tables(tables.D, tables.products, tables.N, tables.order, tables.place)
     with pytest.raises(ValueError, match=r"2 dictionaries of 20 codewords.*use fewer"):
         pursue_block(D[0], bare, 10, None, workers)
 

@@ -44,6 +44,23 @@ def add_rows(
     level: str | None = None,
 ) -> None: ...
 def count_pairs(codes: _Codes, b: int, c: int, Z: NDArray[np.int32], level: str | None = None) -> None: ...
+def minima(
+    T: _Floats,  # (B, n, Kp)
+    K: int,  # columns that count
+    groups: _Floats,  # (B, n, 16) the least of each of up to 16 groups of columns, +inf past the last
+    rows: _Floats,  # (B, n or more) the least of each row
+    level: str | None = None,
+) -> None: ...
+def similar_order(D: _Floats, width: int, order: NDArray[np.int32]) -> None: ...  # (K, P), (K,)
+def matrix_unit() -> bool: ...
+def packed_size(m: int, P: int) -> int: ...
+def pack(B: _Floats, out: NDArray[np.uint16]) -> None: ...  # (m, P), (packed_size(m, P),)
+def multiply(
+    A: _Floats,  # (n, P)
+    B: NDArray[np.uint16],  # (G, packed_size(m, P))
+    out: _Floats,  # (G, N, m) rows from `first` on
+    first: int,
+) -> None: ...
 def products(
     Q: _Floats,  # (n, P)
     D: _Floats,  # (tiles, P, 32) 32 codewords a tile

@@ -1,6 +1,6 @@
 """Assignment: greedy start, O1GA, O2GA, OnGA, Sec. 2.1, Alg. 2.
 
-A pass cuts the rows into blocks; each block makes one BLAS product a dictionary for the ⟨x, d⟩, then the kernel
+A pass cuts the rows into blocks; each block makes one product a dictionary for the ⟨x, d⟩, then the kernel
 chooses the codes. Where T would be too large, order 1 works on residuals instead: a product for each dictionary and
 sweep, but no table.
 """
@@ -75,17 +75,16 @@ def assign_block(
     seed: int = 0,
 ) -> NDArray[np.uint16]:
     """Codes (m, C) of the rows ``X`` (m, P); from ``codes``, or from a greedy start where it is None."""
-    C, Kp, _ = tables.padded.shape
-    D = tables.padded.transpose(0, 2, 1)
+    C, Kp, _ = tables.products.D.shape
     V = workers.buffer(C * len(X) * Kp).reshape(C, len(X), Kp)
     if C == 1:  # the nearest codeword, whatever it was before
         out = np.empty(len(X), np.uint16)
-        _core.nearest(np.matmul(X, D[0], out=V[0]), tables.N[0], out)
+        _core.nearest(tables.products.into(X, V)[0], tables.N[0], out)
         return out[:, None]
     if tables.T is None or tables.rowmin is None or tables.groupmin is None:
         return _rounds_by_residuals(X, tables, codes, workers.stop, rounds, seed)
     places = np.empty((len(X), C), np.uint16) if codes is None else tables.inside(codes)
-    np.matmul(X if codes is None else X - decode(tables.D, codes), D, out=V)
+    tables.products.into(X if codes is None else X - decode(tables.D, codes), V)
     arrays = (tables.T, tables.N, tables.rowmin, tables.groupmin)
     _core.assign(
         V,

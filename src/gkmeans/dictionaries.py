@@ -8,18 +8,23 @@ there, so every codeword is zero outside its block.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import _core
-from ._parallel import Workers, aligned
+from ._parallel import Workers, aligned, spans
 from ._rows import Codes, Floats, Source
+from .products import Products
 
 PAD = 16
 GROUPS = 16
 MANY_ROWS = 1 << 20
 """Above this many rows, some are drawn without a permutation of all."""
+TABLE_ROWS = 256
+"""Rows of T that one task makes."""
 TABLE_BYTES = 1 << 31
 """T may take 2 GiB; with more codewords, order 1 works without it (assignment.py)."""
 
@@ -68,13 +73,24 @@ class Dictionaries:
 
     def rotate(self, X: Floats) -> Floats:
         """Rows ``X`` (m, P) in the coordinates of the blocks."""
-        return X if self.R is None else X @ self.R
+        return X if self.R is None else self._turn.into(X, np.empty((1, *X.shape), np.float32))[0]
+
+    @cached_property
+    def _turn(self) -> Products:
+        """Products with the rows of Rᵀ."""
+        assert self.R is not None
+        return Products.with_all(self.R.T[None])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what can be made anew."""
+        return {key: value for key, value in self.__dict__.items() if key != "_turn"}
 
 
 @dataclass(frozen=True)
 class Tables:
     """What the assignment needs of one block's dictionaries ``D`` (C, K, P), padded to Kp codewords.
 
+    ``products`` are those with the padded codewords (C, Kp, P).
     Inside, each dictionary's codewords stand in the ``order`` (C, K) that puts similar ones together, because pairs are
     bounded by groups of neighbours; ``place`` (C, K) is its inverse. ``T`` (C, C, K, Kp) has ``T[c, b, j, k] =
     ⟨d^c_k, d^b_j⟩``, so the rows that dictionary c needs lie together; ``N`` (C, Kp) half the squared norms, +inf in
@@ -83,7 +99,7 @@ class Tables:
     """
 
     D: Floats
-    padded: Floats
+    products: Products
     N: Floats
     order: NDArray[np.uint16]
     place: NDArray[np.uint16]
@@ -99,13 +115,16 @@ class Tables:
         width = PAD * -(-Kp // (PAD * GROUPS))
         needed = C > 1 and table_bytes(C, K) <= TABLE_BYTES
         pairs = needed and order > 1
-        order_of = np.stack(workers.map(lambda c: similar_order(D[c], width) if pairs else np.arange(K), range(C)))
+        order_of = np.stack(
+            workers.map(lambda c: similar_order(D[c], width) if pairs else np.arange(K, dtype=np.int32), range(C))
+        )
         padded = np.zeros((C, Kp, P), np.float32)
         padded[:, :K] = np.take_along_axis(D, order_of[:, :, None], axis=1)
         N = aligned(C, Kp)
         N[:] = np.inf
         N[:, :K] = np.einsum("ckp,ckp->ck", padded[:, :K], padded[:, :K], dtype=np.float64) / 2
-        start = cls(D, padded, N, order_of.astype(np.uint16), np.argsort(order_of, axis=1).astype(np.uint16))
+        products = Products.with_all(padded)
+        start = cls(D, products, N, order_of.astype(np.uint16), np.argsort(order_of, axis=1).astype(np.uint16))
         if not needed:
             return start
         ordered = padded[:, :K].reshape(C * K, P)
@@ -114,16 +133,16 @@ class Tables:
         rowmin[:] = 0
         groupmin = aligned(C, C, K, GROUPS)
         groupmin[:] = np.inf
-        edges = np.arange(0, K, width)
 
-        def fill(c: int) -> None:
-            np.matmul(ordered, padded[c].T, out=T[c].reshape(C * K, Kp))
-            if pairs:
-                for b in range(C):
-                    groupmin[c, b, :, : len(edges)] = np.minimum.reduceat(T[c, b, :, :K], edges, axis=1)
-                rowmin[c, :, :K] = groupmin[c].min(axis=2)
+        def fill(rows: tuple[int, int]) -> None:
+            products.into(ordered[slice(*rows)], T.reshape(C, C * K, Kp), rows[0])
 
-        workers.map(fill, range(C))
+        def bound(c: int) -> None:
+            _core.minima(T[c], K, groupmin[c], rowmin[c])
+
+        workers.map(fill, spans(C * K, TABLE_ROWS))
+        if pairs:
+            workers.map(bound, range(C))
         return replace(start, T=T, rowmin=rowmin, groupmin=groupmin)
 
     def inside(self, codes: Codes) -> NDArray[np.uint16]:
@@ -137,27 +156,11 @@ class Tables:
         return out
 
 
-def similar_order(D: Floats, width: int) -> NDArray[np.intp]:
-    """Codewords ``D`` (K, P) in an order that puts similar ones into the same ``width`` places.
-
-    Halved again and again along the direction of most variance, found by a few power iterations.
-    """
-    done: list[NDArray[np.intp]] = []
-    todo = [np.arange(len(D))]
-    while todo:
-        some = todo.pop()
-        if len(some) <= width:
-            done.append(some)
-            continue
-        Y = D[some] - D[some].mean(axis=0)
-        direction = Y[np.einsum("kp,kp->k", Y, Y).argmax()]
-        for _ in range(3):
-            direction = (Y @ direction) @ Y
-            direction /= max(float(np.abs(direction).max()), 1e-30)
-        along = some[np.argsort(Y @ direction, kind="stable")]
-        half = width * (-(-len(some) // width) // 2)
-        todo += [along[half:], along[:half]]
-    return np.concatenate(done)
+def similar_order(D: Floats, width: int) -> NDArray[np.int32]:
+    """Codewords ``D`` (K, P) in an order that puts similar ones into the same ``width`` places."""
+    order = np.empty(len(D), np.int32)
+    _core.similar_order(np.ascontiguousarray(D), width, order)
+    return order
 
 
 def table_bytes(C: int, K: int) -> int:

@@ -47,7 +47,7 @@ class Shrinkage:
     def solved(self, start: Dictionaries, others: Statistics, held: Source, codes: Codes, run: Run) -> Dictionaries:
         """Dictionaries by the ``others``; what suits the rows ``held``, with their ``codes``, better is kept."""
         tried = self.points * self.factor
-        fits = [updated(start, others, run.workers, points) for points in (self.points, tried)]
+        fits = [updated(start, others, run.workers, points, rough=True) for points in (self.points, tried)]
         now, then = (held_error(fit, held, codes, run) for fit in fits)
         if then < now:
             self.points = tried
@@ -108,7 +108,7 @@ class Folds:
             if f == judge(state.iteration + 1):
                 out.append(shrinkage.solved(before, others, held, state.codes[self.places[f]], run))
             else:
-                out.append(updated(before, others, run.workers, shrinkage.points))
+                out.append(updated(before, others, run.workers, shrinkage.points, rough=True))
         return out
 
     def heated(self, trained: Sequence[Dictionaries], heat: float, codes: Codes, run: Run) -> list[Dictionaries]:

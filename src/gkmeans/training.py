@@ -132,11 +132,11 @@ def relative(error: float, energy: float) -> float:
 
 
 def updated(
-    dictionaries: Dictionaries, statistics: Statistics, workers: Workers, shrinkage: float = 0.0
+    dictionaries: Dictionaries, statistics: Statistics, workers: Workers, shrinkage: float = 0.0, rough: bool = False
 ) -> Dictionaries:
-    """Rotation, then codewords, each at its optimum given the other and the codes."""
+    """Rotation, then codewords, each at its optimum given the other and the codes, or near it where ``rough``."""
     R, D, blocks = dictionaries.R, dictionaries.D, dictionaries.blocks
-    normals = [statistics.normal(block.dictionaries, workers, shrinkage) for block in blocks]
+    normals = [statistics.normal(block.dictionaries, workers, shrinkage, rough) for block in blocks]
     for _ in range(1 if R is None else ROTATIONS):
         if R is not None:
             R = rotated(blocks, statistics.W, D, R, workers)

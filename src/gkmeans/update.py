@@ -22,11 +22,15 @@ from . import _core
 from ._frame import Frame
 from ._parallel import Workers, spans
 from ._rows import READ_ROWS, Codes, Floats, Rows, Source
+from ._solve import Cholesky, conjugate_gradients
 from ._sums import Doubles
 from .dictionaries import Block, Dictionaries
 
 RIDGE = 1e-3
 """λ, in points: a codeword is held back by a thousandth of a point."""
+
+ROUGH = 1e-5
+"""Least λ, relative to a bound of the largest eigenvalue, for a solution in float32: good to a thousandth."""
 
 DENSE_UNKNOWNS = 12288
 """Above this many codewords in use, the normal equations are solved by conjugate gradients."""
@@ -38,8 +42,6 @@ LEAST = 0.5
 """Points below which a codeword counts as unused: fractions come from decay."""
 
 _SLAB = 32
-_PANEL = 192
-_ROWS = 512
 Blocks = dict[tuple[int, int], Any]
 
 
@@ -227,8 +229,11 @@ class Statistics:
         W = self.W[block.dictionaries]
         return W[:, :, block.dims] if R is None else W @ R[:, block.dims].astype(np.float64)
 
-    def normal(self, group: slice, workers: Workers, shrinkage: float = 0.0) -> Normal:
-        """Factorised ``Z + λI`` of one group of dictionaries, each codeword drawn to zero by ``shrinkage`` points."""
+    def normal(self, group: slice, workers: Workers, shrinkage: float = 0.0, rough: bool = False) -> Normal:
+        """Factorised ``Z + λI`` of one group of dictionaries, each codeword drawn to zero by ``shrinkage`` points.
+
+        Where ``rough`` and λ allows it, in float32.
+        """
         first, C, K = group.start, group.stop - group.start, self.counts.shape[1]
         counts = self.counts[group]
         used = np.flatnonzero(counts)
@@ -244,7 +249,9 @@ class Statistics:
                 blocks[b, c] = block if all_used else block[where[b]][:, where[c]]
         if len(used) > DENSE_UNKNOWNS:
             return Normal(used, diagonal, None, _sparse_normal(blocks, where, diagonal), workers)
-        return Normal(used, diagonal, Cholesky(_dense_normal(blocks, where, diagonal), workers), None, workers)
+        rough = rough and RIDGE + shrinkage >= ROUGH * C * float(diagonal.max())
+        A = _dense_normal(blocks, where, diagonal, np.float32 if rough else np.float64)
+        return Normal(used, diagonal, Cholesky(A, workers), None, workers)
 
 
 def pairs_of(groups: Sequence[slice]) -> list[tuple[int, int]]:
@@ -252,10 +259,12 @@ def pairs_of(groups: Sequence[slice]) -> list[tuple[int, int]]:
     return [(b, c) for group in groups for b in range(group.start, group.stop) for c in range(b + 1, group.stop)]
 
 
-def _dense_normal(blocks: Blocks, where: list[NDArray[np.intp]], diagonal: Doubles) -> Doubles:
+def _dense_normal(
+    blocks: Blocks, where: list[NDArray[np.intp]], diagonal: Doubles, dtype: type[np.floating]
+) -> NDArray[np.floating]:
     """Lower triangle of ``Z + λI`` over the codewords in use."""
     edge = np.concatenate([[0], np.cumsum([len(some) for some in where])])
-    A = np.zeros((len(diagonal), len(diagonal)))
+    A = np.zeros((len(diagonal), len(diagonal)), dtype)
     for (b, c), block in blocks.items():
         dense = block.toarray() if scipy.sparse.issparse(block) else block
         A[edge[c] : edge[c + 1], edge[b] : edge[b + 1]] = dense.T
@@ -304,7 +313,7 @@ class Normal:
             if self.factor is not None:
                 solution = self.factor.solve(right[:, part])
             elif self.sparse is not None:
-                solution = _conjugate_gradients(
+                solution = conjugate_gradients(
                     self.sparse, self.diagonal, right[:, part], start[:, part], self.workers.stop
                 )
             else:
@@ -313,67 +322,6 @@ class Normal:
 
         self.workers.map(one, spans(P, 2 * _SLAB))
         return out.reshape(C, K, P)
-
-
-class Cholesky:
-    """Cholesky factor of ``A`` (m, m) in its lower triangle, in place, panel by panel over several threads.
-
-    Only NumPy's products run outside Python's lock, so the corners on the diagonal are inverted and all else is
-    products. A panel takes in all panels to its left at once, so each is written only twice.
-    """
-
-    def __init__(self, A: Doubles, workers: Workers) -> None:
-        self.A = A
-        self.inverse: list[Doubles] = []
-        self.panels = spans(len(A), _PANEL)
-        for start, stop in self.panels:
-            above = A[start:stop, :start].T
-
-            def downdate(rows: tuple[int, int], at: slice = slice(start, stop), above: Doubles = above) -> None:
-                A[slice(*rows), at] -= A[slice(*rows), : at.start] @ above
-
-            def divide(rows: tuple[int, int], at: slice = slice(start, stop)) -> None:
-                A[slice(*rows), at] = A[slice(*rows), at] @ self.inverse[-1].T
-
-            workers.map(downdate, [(start + a, start + b) for a, b in spans(len(A) - start, _ROWS)])
-            corner = scipy.linalg.cholesky(A[start:stop, start:stop], lower=True, check_finite=False)
-            self.inverse.append(
-                scipy.linalg.solve_triangular(corner, np.eye(len(corner)), lower=True, check_finite=False)
-            )
-            workers.map(divide, [(stop + a, stop + b) for a, b in spans(len(A) - stop, _ROWS)])
-
-    def solve(self, right: Doubles) -> Doubles:
-        """``A⁻¹ right`` for (m, q) right-hand sides."""
-        x = np.array(right, order="C")
-        for (start, stop), inverse in zip(self.panels, self.inverse, strict=True):
-            x[start:stop] = inverse @ x[start:stop]
-            x[stop:] -= self.A[stop:, start:stop] @ x[start:stop]
-        for (start, stop), inverse in zip(reversed(self.panels), reversed(self.inverse), strict=True):
-            x[start:stop] = inverse.T @ (x[start:stop] - self.A[stop:, start:stop].T @ x[stop:])
-        return x
-
-
-def _conjugate_gradients(
-    A: scipy.sparse.csr_array, diagonal: Doubles, right: Doubles, start: Doubles, stop: NDArray[np.int32]
-) -> Doubles:
-    """Solve ``A x = right`` for all columns at once, preconditioned by the diagonal, from ``start``."""
-    x: Doubles = start.copy()
-    r = right - A @ x
-    z = r / diagonal[:, None]
-    p, rz = z, np.einsum("ij,ij->j", r, z)
-    goal = 1e-10 * np.einsum("ij,ij->j", right, right / diagonal[:, None])
-    for _ in range(1000):
-        if (rz <= goal).all() or stop[0]:
-            break
-        Ap = A @ p
-        curvature = np.einsum("ij,ij->j", p, Ap)
-        step = np.divide(rz, curvature, out=np.zeros_like(rz), where=curvature > 0)
-        x += step * p
-        r -= step * Ap
-        z = r / diagonal[:, None]
-        before, rz = rz, np.einsum("ij,ij->j", r, z)
-        p = z + np.divide(rz, before, out=np.zeros_like(rz), where=before > 0) * p
-    return x
 
 
 def centred(D: Floats, counts: NDArray[Any]) -> Floats:

@@ -1,0 +1,50 @@
+"""Products with codewords by the CPU's matrix unit against BLAS, on one thread, alternating.
+
+python benchmarks/products.py [--repeats 40]
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from common import alternate, machine, median, spread
+from gkmeans import _core
+from gkmeans.products import NARROW, Products
+
+# (G, n, m, P): a block of rows against the dictionaries of sentence embeddings, MNIST, SIFT and one block of a stage,
+# and two rotations
+SHAPES = [(8, 1024, 256, 384), (4, 2048, 256, 784), (8, 1024, 256, 128), (1, 4096, 256, 48), (1, 2048, 384, 384)]
+SHAPES += [(1, 2048, 784, 784), (1, 4096, 256, NARROW)]
+
+
+def compare(shape: tuple[int, int, int, int], repeats: int) -> None:
+    G, n, m, P = shape
+    rng = np.random.default_rng(0)
+    X, D = rng.standard_normal((n, P), dtype=np.float32), rng.standard_normal((G, m, P), dtype=np.float32)
+    out = np.empty((G, n, m), np.float32)
+    ways = {"unit": Products.with_all(D), "blas": Products(D, None)}
+    with threadpool_limits(1):
+        seconds = alternate({name: lambda way=way: way.into(X, out) for name, way in ways.items()}, repeats)
+    work = 2e-9 * G * n * m * P
+    rates = {name: spread([work / s for s in taken]) for name, taken in seconds.items()}
+    ratio = median(seconds["blas"]) / median(seconds["unit"])
+    print(f"{shape!s:24} {rates['unit']:29} {rates['blas']:29} {ratio:.2f}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=40)
+    options = parser.parse_args()
+    print(machine())
+    if not _core.matrix_unit():
+        raise SystemExit("this CPU or build has no matrix unit, or GKMEANS_PRODUCTS=blas is set")
+    print("(G, n, m, P)             unit, GF/s [range]            BLAS, GF/s [range]            ratio")
+    for shape in SHAPES:
+        compare(shape, options.repeats)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+// Products by the matrix unit, the minima of T and the order of its codewords as Python functions.
+#include "bindings.hpp"
+#include "matrix.hpp"
+#include "similar.hpp"
+
+using namespace gkmeans;
+
+static const char* const kNoUnit = "this CPU or build has no matrix unit; see matrix_unit()";
+
+static void minima_of(In<float, 3> T, int K, Out<float, 3> groups, Out<float, 2> rows, const Level& level) {
+    const int B = dimension(T.shape(0)), n = dimension(T.shape(1)), Kp = dimension(T.shape(2));
+    require(K >= 1 && K <= Kp && Kp % kPad == 0 && Kp <= 65536, "T must have shape (B, n, Kp), K at most Kp");
+    require(groups.shape(0) == T.shape(0) && groups.shape(1) == T.shape(1) && groups.shape(2) == kGroups,
+            "groups must have shape (B, n, 16)");
+    require(rows.shape(0) == T.shape(0) && rows.shape(1) >= T.shape(1),
+            "rows must have shape (B, n or more)");
+    const int width = group_width(Kp);
+    const Kernels& kernels = at_level(level);
+    nb::gil_scoped_release release;
+    for (std::size_t b = 0; b < static_cast<std::size_t>(B); ++b) {
+        kernels.minima(n, K, Kp, width, T.data() + b * n * Kp, groups.data() + b * n * kGroups,
+                       rows.data() + b * rows.shape(1));
+    }
+}
+
+static void order_of(In<float, 2> D, int width, Out<int, 1> order) {
+    const int K = dimension(D.shape(0)), P = dimension(D.shape(1));
+    require(order.shape(0) == D.shape(0), "order must have shape (K,)");
+    require(width >= 1, "width must be at least 1");
+    nb::gil_scoped_release release;
+    similar_order(K, P, D.data(), width, order.data());
+}
+
+static void pack_rows(In<float, 2> B, Out<std::uint16_t, 1> out) {
+    require(has_matrix_unit(), kNoUnit);
+    const int m = dimension(B.shape(0)), P = dimension(B.shape(1));
+    require(out.shape(0) == packed_size(m, P), "out must have packed_size(m, P) entries");
+    nb::gil_scoped_release release;
+    pack(m, P, B.data(), out.data());
+}
+
+static void multiply_rows(In<float, 2> A, In<std::uint16_t, 2> B, Out<float, 3> out, std::int64_t first) {
+    require(has_matrix_unit(), kNoUnit);
+    const int G = dimension(out.shape(0)), N = dimension(out.shape(1)), m = dimension(out.shape(2));
+    const int n = dimension(A.shape(0)), P = dimension(A.shape(1));
+    require(B.shape(0) == out.shape(0) && B.shape(1) == packed_size(m, P),
+            "B must have shape (G, packed_size(m, P)), and out (G, N, m)");
+    require(0 <= first && first <= N - n, "out has no n rows from first on");
+    auto work = allocate(multiply_workspace(P));
+    nb::gil_scoped_release release;
+    multiply({G, n, m, P, static_cast<std::size_t>(N) * m}, A.data(), B.data(),
+             out.data() + static_cast<std::size_t>(first) * m, work.get());
+}
+
+void gkmeans::bind_products(nb::module_& m) {
+    const auto level = nb::arg("level") = nb::none();
+    const auto array = [](const char* name) { return nb::arg(name).noconvert(); };
+    m.def("minima", &minima_of, array("T"), nb::arg("K"), array("groups"), array("rows"), level);
+    m.def("similar_order", &order_of, array("D"), nb::arg("width"), array("order"));
+    m.def("matrix_unit", &has_matrix_unit);
+    m.def("packed_size", &packed_size, nb::arg("m"), nb::arg("P"));
+    m.def("pack", &pack_rows, array("B"), array("out"));
+    m.def("multiply", &multiply_rows, array("A"), array("B"), array("out"), nb::arg("first"));
+}

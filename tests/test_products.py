@@ -1,0 +1,160 @@
+"""Products by the matrix unit and by BLAS, the minima of T and the order of its codewords, against NumPy."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from conftest import whole
+from gkmeans import _core
+from gkmeans.dictionaries import similar_order
+from gkmeans.products import NARROW, Products
+
+pytestmark = pytest.mark.native
+with_unit = pytest.mark.skipif(not _core.matrix_unit(), reason="this CPU has no matrix unit")
+# (G, n, m, P): whole panels of 32 × 32 × 32, less than one, a little more, none
+SHAPES = [
+    (1, 0, 16, 32),
+    (1, 1, 16, 31),
+    (2, 32, 32, 32),
+    (3, 33, 48, 33),
+    (1, 65, 37, 784),
+    (17, 31, 16, 64),
+    (2, 300, 272, 100),
+    (1, 257, 1, 24),
+]
+
+
+def both(D):
+    """By the unit, where there is one, and by BLAS."""
+    return [Products.with_all(D), Products(D, None)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_products_of_whole_numbers_are_exact(shape, rng):
+    G, n, m, P = shape
+    X, D = whole(rng, n, P, low=-100, high=101), whole(rng, G, m, P, low=-100, high=101)
+    expected = np.einsum("np,gmp->gnm", X.astype(np.int64), D.astype(np.int64))
+    for products in both(D):
+        np.testing.assert_array_equal(products.into(X, np.full((G, n, m), np.nan, np.float32)), expected)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
+def test_products_of_any_numbers_err_by_little(shape, scale, rng):
+    G, n, m, P = shape
+    X = (scale * rng.standard_normal((n, P)) * np.exp(3 * rng.standard_normal(P))).astype(np.float32)
+    D = rng.standard_normal((G, m, P)).astype(np.float32)
+    expected = np.einsum("np,gmp->gnm", X.astype(float), D.astype(float))
+    lengths = np.linalg.norm(X, axis=1)[:, None] * np.linalg.norm(D, axis=2)[:, None]
+    for products in both(D):
+        found = products.into(X, np.empty((G, n, m), np.float32))
+        assert (np.abs(found - expected) <= 2.0**-16 * lengths).all()
+
+
+@with_unit
+def test_a_row_alone_has_the_products_it_has_among_others(rng):
+    X, D = rng.standard_normal((70, 50)).astype(np.float32), rng.standard_normal((3, 40, 50)).astype(np.float32)
+    products = Products.with_all(D)
+    together = products.into(X, np.empty((3, 70, 40), np.float32))
+    for i in (0, 31, 32, 69):
+        np.testing.assert_array_equal(
+            products.into(X[i : i + 1], np.empty((3, 1, 40), np.float32))[:, 0], together[:, i]
+        )
+
+
+def test_products_fill_the_rows_asked_for_and_no_others(rng):
+    X, D = whole(rng, 5, 40), whole(rng, 2, 33, 40)
+    for products in both(D):
+        out = np.full((2, 9, 33), np.nan, np.float32)
+        products.into(X, out, 3)
+        np.testing.assert_array_equal(out[:, 3:8], np.matmul(X, D.transpose(0, 2, 1)))
+        assert np.isnan(out[:, [0, 1, 2, 8]]).all()
+
+
+def test_narrow_rows_go_to_blas(rng):
+    assert Products.with_all(whole(rng, 2, 16, NARROW - 1)).packed is None
+    assert (Products.with_all(whole(rng, 2, 16, NARROW)).packed is not None) == _core.matrix_unit()
+
+
+@with_unit
+def test_shapes_that_do_not_fit_are_refused(rng):
+    X, D = whole(rng, 5, 40), whole(rng, 2, 16, 40)
+    packed = Products.with_all(D).packed
+    out = np.empty((2, 5, 16), np.float32)
+    for A, B, target, first in [
+        (X[:, :32].copy(), packed, out, 0),
+        (X, packed[:1], out, 0),
+        (X, packed[:, :-32].copy(), out, 0),
+        (X, packed, np.empty((2, 5, 48), np.float32), 0),
+        (X, packed, out, 1),
+        (X, packed, out, -1),
+    ]:
+        with pytest.raises(ValueError, match=r"must have shape|no n rows"):
+            _core.multiply(A, B, target, first)
+    with pytest.raises(ValueError, match="packed_size"):
+        _core.pack(D[0], packed[0, :-2].copy())
+
+
+ASK = "from gkmeans import _core; print(_core.matrix_unit())"
+
+
+def asked(products):
+    environment = {**os.environ, "GKMEANS_PRODUCTS": products}
+    return subprocess.run([sys.executable, "-c", ASK], env=environment, capture_output=True, text=True)
+
+
+def test_the_variable_keeps_to_blas():
+    assert asked("blas").stdout.strip() == "False"
+    assert asked("").stdout.strip() == str(_core.matrix_unit())
+
+
+def test_an_unknown_way_in_the_variable_is_explained():
+    assert "GKMEANS_PRODUCTS=abacus is unknown; use blas" in asked("abacus").stderr
+
+
+@pytest.mark.parametrize("K", [1, 2, 3, 16, 17, 255, 256, 257, 1000])
+def test_minima_of_groups_and_rows(K, rng, level):
+    Kp = -(-K // 16) * 16
+    width = 16 * -(-Kp // 256)
+    T = np.full((2, 5, Kp), -1e9, np.float32)  # the padding must not count
+    T[:, :, :K] = rng.standard_normal((2, 5, K))
+    groups, rows = np.empty((2, 5, 16), np.float32), np.zeros((2, 7), np.float32)
+    _core.minima(T, K, groups, rows, level)
+    edges = np.arange(0, K, width)
+    np.testing.assert_array_equal(groups[:, :, : len(edges)], np.minimum.reduceat(T[:, :, :K], edges, axis=2))
+    assert (groups[:, :, len(edges) :] == np.inf).all()
+    np.testing.assert_array_equal(rows[:, :5], T[:, :, :K].min(axis=2))
+    assert (rows[:, 5:] == 0).all()
+
+
+def test_minima_refuse_shapes_that_do_not_fit():
+    T = np.zeros((2, 5, 32), np.float32)
+    groups, rows = np.empty((2, 5, 16), np.float32), np.empty((2, 5), np.float32)
+    for some in (
+        (T, 33, groups, rows),
+        (T, 0, groups, rows),
+        (T, 32, groups[:1], rows),
+        (T, 32, groups, rows[:, :4].copy()),
+    ):
+        with pytest.raises(ValueError, match="must have shape"):
+            _core.minima(*some)
+
+
+@pytest.mark.parametrize("K", [1, 15, 16, 17, 100, 256, 1000])
+def test_the_similar_order_names_every_codeword_once(K, rng):
+    D = rng.standard_normal((K, 7)).astype(np.float32)
+    np.testing.assert_array_equal(np.sort(similar_order(D, 16)), np.arange(K))
+
+
+def test_codewords_that_lie_together_get_neighbouring_places(rng):
+    heaps = rng.permutation(np.repeat(np.arange(8), 16))
+    D = (100 * rng.standard_normal((8, 20))[heaps] + rng.standard_normal((128, 20))).astype(np.float32)
+    order = similar_order(D, 16)
+    assert [len(set(heaps[order[i : i + 16]])) for i in range(0, 128, 16)] == [1] * 8
+
+
+def test_equal_codewords_keep_their_order():
+    np.testing.assert_array_equal(similar_order(np.ones((40, 3), np.float32), 16), np.arange(40))
