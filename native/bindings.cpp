@@ -181,7 +181,8 @@ static bool values_below(In<float, 2> values, float limit) {
     return all_below(values.size(), values.data(), limit);
 }
 
-static void check_words(std::size_t rows, const Out<std::uint64_t, 1>& words) {
+template <typename Words>
+static void check_words(std::size_t rows, const Words& words) {
     require(words.shape(0) == (rows + kBlock - 1) / kBlock, "words must have shape (ceil(rows / 64),)");
 }
 
@@ -190,6 +191,14 @@ static std::int64_t words_of_mask(In<bool, 1> mask, Out<std::uint64_t, 1> words,
     const Kernels& kernels = at_level(level);
     nb::gil_scoped_release release;
     return pack_mask(kernels, static_cast<std::int64_t>(mask.shape(0)),
+                     reinterpret_cast<const std::uint8_t*>(mask.data()), words.data());
+}
+
+static bool mask_has_words(In<bool, 1> mask, In<std::uint64_t, 1> words, const Level& level) {
+    check_words(mask.shape(0), words);
+    const Kernels& kernels = at_level(level);
+    nb::gil_scoped_release release;
+    return same_mask(kernels, static_cast<std::int64_t>(mask.shape(0)),
                      reinterpret_cast<const std::uint8_t*>(mask.data()), words.data());
 }
 
@@ -320,6 +329,7 @@ NB_MODULE(_core, m) {
           array("out"), array("bias"), level);
     m.def("all_below", &values_below, array("values"), nb::arg("limit"));
     m.def("pack_mask", &words_of_mask, array("mask"), array("words"), level);
+    m.def("same_mask", &mask_has_words, array("mask"), array("words"), level);
     m.def("mark_ids", &words_of_ids, array("ids"), nb::arg("first"), nb::arg("n"), array("keep"),
           array("words"));
     m.def("search", &search_blocks, array("blocks"), array("keep"), array("ids"), nb::arg("first"),

@@ -54,6 +54,19 @@ std::int64_t pack_mask(const Kernels& kernels, std::int64_t n, const std::uint8_
     return count;
 }
 
+bool same_mask(const Kernels& kernels, std::int64_t n, const std::uint8_t* mask, const std::uint64_t* words) {
+    constexpr std::int64_t kSome = 512 * kBlock;
+    std::uint64_t packed[kSome / kBlock];
+    for (std::int64_t first = 0; first < n; first += kSome) {
+        const std::int64_t rows = n - first < kSome ? n - first : kSome;
+        pack_mask(kernels, rows, mask + first, packed);
+        const std::size_t bytes =
+            static_cast<std::size_t>((rows + kBlock - 1) / kBlock) * sizeof(std::uint64_t);
+        if (std::memcmp(packed, words + first / kBlock, bytes)) return false;
+    }
+    return true;
+}
+
 std::int64_t mark_ids(std::int64_t m, const std::int64_t* ids, std::int64_t first, std::int64_t n,
                       const std::uint64_t* keep, std::uint64_t* words) {
     std::int64_t count = 0;

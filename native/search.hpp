@@ -93,6 +93,8 @@ void tables(const Kernels&, const Asked&, int n, int W, const float* Q, const fl
 
 // A bit for each of n bytes that is not 0, 64 a word; returns how many there are.
 std::int64_t pack_mask(const Kernels&, std::int64_t n, const std::uint8_t* mask, std::uint64_t* words);
+// Whether pack_mask would give these words.
+bool same_mask(const Kernels&, std::int64_t n, const std::uint8_t* mask, const std::uint64_t* words);
 
 // Sets the bits of the rows, of n with ids first, first + 1, …, that m ids name and `keep` has; returns how
 // many it set.

@@ -360,7 +360,7 @@ def test_the_few_rows_of_a_filter_are_packed_for_many_queries_or_the_second_time
 
     def packed(queries, filter):
         index.search(X[:queries], 2, filter)
-        together = index._state.segments[0]._last[0][1]
+        together = index._state.segments[0]._last[0].packed
         return together is not None and together.n == len(filter)
 
     assert not packed(1, [3, 7])
@@ -368,6 +368,38 @@ def test_the_few_rows_of_a_filter_are_packed_for_many_queries_or_the_second_time
     assert not packed(1, [3, 8])
     assert not packed(1, [3, 7])
     assert packed(4, [3, 9])
+
+
+def test_a_filter_that_was_changed_in_place_is_not_taken_for_the_one_before():
+    est, X = model(3, 16)
+    index = gk.FlatIndex(est, n_jobs=1)
+    index.add(X)
+    mask, ids = np.zeros(len(X), bool), np.array([3, 7])
+    mask[[3, 7]] = True
+    for _ in range(3):  # the rows are packed the second time and found again the third
+        assert sorted(index.search(X[:1], 2, mask)[1][0]) == [3, 7]
+    mask[7], mask[9] = False, True
+    for _ in range(3):
+        assert sorted(index.search(X[:1], 2, mask)[1][0]) == [3, 9]
+    for _ in range(3):
+        assert sorted(index.search(X[:1], 2, ids)[1][0]) == [3, 7]
+    ids[0] = 11
+    for _ in range(3):
+        assert sorted(index.search(X[:1], 2, ids)[1][0]) == [7, 11]
+    index.remove([7])
+    assert sorted(index.search(X[:1], 2, ids)[1][0]) == [-1, 11]
+
+
+def test_a_filter_that_came_again_is_not_packed_anew():
+    est, X = model(3, 16)
+    index = gk.FlatIndex(est, n_jobs=1)
+    index.add(X)
+    mask = np.arange(len(X)) == 5
+    for filter in (mask, np.array([6])):
+        index.search(X[:4], 2, filter)
+        together = index._state.segments[0]._last[0].packed
+        index.search(X[:4], 2, filter.copy())
+        assert index._state.segments[0]._last[0].packed is together
 
 
 def test_ranges_far_outside_the_ids_keep_what_lies_inside(rng):

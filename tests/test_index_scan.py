@@ -206,9 +206,23 @@ def test_words_have_the_bits_of_masks_and_of_ids(rng, level, n):
         out[:] = 7
         assert _core.pack_mask((mask * np.uint8(true)).view(bool), out, level) == mask.sum()
         assert (out == packed).all()
+        assert _core.same_mask((mask * np.uint8(true)).view(bool), out, level)
     ids = np.concatenate([np.flatnonzero(mask) + 7, np.flatnonzero(mask) + 7, [0, 6, n + 7, -(2**63), 2**63 - 1]])
     assert _core.mark_ids(ids, 7, n, counted(keep)[0], marked) == (mask & keep).sum()
     assert (marked == (out & counted(keep)[0])).all()
+
+
+@pytest.mark.parametrize("n", [1, 64, 65, 32768, 32769, 100_000])
+def test_a_mask_that_differs_anywhere_has_other_words(rng, level, n):
+    mask = rng.random(n) < 0.3
+    words = counted(mask)[0]
+    for i in {0, n // 2, n - 1}:
+        other = mask.copy()
+        other[i] ^= True
+        assert not _core.same_mask(other, words, level)
+    assert _core.same_mask(mask, words, level)
+    with pytest.raises(ValueError, match="words"):
+        _core.same_mask(mask, np.append(words, words), level)
 
 
 def test_values_are_below_a_limit_by_their_size():

@@ -270,13 +270,13 @@ def test_spread_is_the_deviation_of_the_residual(solution):
     X, codes, fitted = solution
     X[7, 2] = 1000  # a column that one row carries
     residual = X - reference.decode(fitted.D[0].astype(float), codes)
-    np.testing.assert_allclose(spread(fitted, rows_of(X), codes), np.sqrt((residual**2).mean(axis=0)), rtol=1e-4)
+    np.testing.assert_allclose(spread(fitted, X, codes), np.sqrt((residual**2).mean(axis=0)), rtol=1e-4)
 
 
 def test_spread_of_rows_that_are_met_exactly_is_nothing():
     X, codes = np.array([[1.0], [2.0]] * 50), np.array([[0], [1]] * 50, np.uint8)
     fitted = Dictionaries.single(np.array([[[1.0], [2.0]]], np.float32))
-    assert spread(fitted, rows_of(X), codes).tolist() == [0]
+    assert spread(fitted, X, codes).tolist() == [0]
 
 
 @pytest.mark.parametrize("heat", [0.3, 1.0])

@@ -83,6 +83,11 @@ def pack_mask(
     words: NDArray[np.uint64],  # out
     level: str | None = None,
 ) -> int: ...  # how many are true
+def same_mask(
+    mask: NDArray[np.bool_],  # (n,)
+    words: NDArray[np.uint64],  # (ceil(n / 64),) as pack_mask fills them
+    level: str | None = None,
+) -> bool: ...
 def mark_ids(
     ids: NDArray[np.int64],  # (m,)
     first: int,  # rows first, first + 1, …

@@ -30,8 +30,8 @@ FOLDS = 4
 ITERATIONS = 80
 """Most iterations with folds, noise in all but the last of them; there is one more on all rows."""
 
-HELD_ROWS = 4096
-"""Rows of a fold that judge a shrinkage and show the residual."""
+HELD_ROWS, SPREAD_ROWS = 4096, 1024
+"""Rows of a fold that judge a shrinkage, and those of them that show the residual."""
 
 
 @dataclass
@@ -114,10 +114,11 @@ class Folds:
     def heated(self, trained: Sequence[Dictionaries], heat: float, codes: Codes, run: Run) -> list[Dictionaries]:
         """The dictionaries of each fold with noise on every codeword, ``heat`` deviations of the fold's residual."""
         seeds = run.rng.integers(2**63, size=FOLDS)
-        chosen = [codes[places] for places in self.places]  # not by the workers: codes may lie on a cluster
+        some = [slice(None, None, -(-len(places) // SPREAD_ROWS)) for places in self.places]
+        chosen = [codes[places[s]] for places, s in zip(self.places, some, strict=True)]  # which may lie on a cluster
 
         def one(f: int) -> Dictionaries:
-            deviation = spread(trained[f], self.held[f], chosen[f])
+            deviation = spread(trained[f], self.held[f].block(some[f]), chosen[f])
             return heated(trained[f], deviation, heat, np.random.default_rng(seeds[f]))
 
         return run.workers.map(one, range(FOLDS))
@@ -187,9 +188,9 @@ def settled(
     return final, codes
 
 
-def spread(fitted: Dictionaries, held: Source, codes: Codes) -> Floats:
-    """Root mean square of the residual in each dimension, (P,), of rows at hand with the codes given."""
-    residual = held.block(slice(None)) - decode(fitted.D[0], codes)
+def spread(fitted: Dictionaries, X: Floats, codes: Codes) -> Floats:
+    """Root mean square of the residual in each dimension, (P,), of rows ``X`` with the codes given."""
+    residual = X - decode(fitted.D[0], codes)
     mean: Doubles = np.square(residual, dtype=np.float64).mean(axis=0)
     return np.sqrt(mean).astype(np.float32)
 

@@ -41,7 +41,8 @@ PAIRS_BYTES = 1 << 30
 LEAST = 0.5
 """Points below which a codeword counts as unused: fractions come from decay."""
 
-_SLAB = 32
+_SLAB, _SLAB_BYTES = 32, 1 << 22
+_COLUMNS = 64
 Blocks = dict[tuple[int, int], Any]
 
 
@@ -136,7 +137,10 @@ class Statistics:
             else:
                 _core.count_pairs(wide, *pair, self.Z[pair])
 
-        workers.map(add_slab, spans(rows.n_features, _SLAB))
+        # as wide as all threads have some, and the sums of a slab stay near: what is exact may be cut anyhow
+        even = -(-rows.n_features // (16 * workers.n_jobs)) * 16
+        wide_slab = max(_SLAB, min(even, _SLAB_BYTES // (8 * self.counts.size)))
+        workers.map(add_slab, spans(rows.n_features, wide_slab))
         workers.map(count, list(self.Z))
         for c, column in enumerate(wide.T):
             self.counts[c] += np.bincount(column, minlength=K)
@@ -320,7 +324,7 @@ class Normal:
                 solution = right[:, part] / self.diagonal[:, None]
             out[self.used, part] = solution
 
-        self.workers.map(one, spans(P, 2 * _SLAB))
+        self.workers.map(one, spans(P, _COLUMNS))
         return out.reshape(C, K, P)
 
 

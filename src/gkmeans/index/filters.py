@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .. import _core
-from .segment import NO_IDS, Segment, Words, counted
+from .segment import NO_IDS, Ids, Segment, Words, counted
 
 Mask = NDArray[np.bool_]
 
@@ -21,21 +21,34 @@ def kept(segments: Sequence[Segment], filter: ArrayLike | range | None, queries:
     """The segments with only the rows that ``filter`` keeps, for so many queries."""
     if filter is None:
         return list(segments)
+    often = queries >= MANY
     if isinstance(filter, range):
         ids_of = _rising(filter)
         words = [_of_range(segment, ids_of) for segment in segments]
+        return [segment.kept(*some, often) for segment, some in zip(segments, words, strict=True) if some[1]]
+    array = np.asarray(filter)
+    parts: Sequence[Mask | Ids]
+    if array.dtype == np.bool_:
+        parts = _by_position(segments, array)
+    elif array.ndim == 1 and (array.dtype.kind in "iu" or array.size == 0):
+        parts = [np.ascontiguousarray(array, np.int64)] * len(segments)
     else:
-        array = np.asarray(filter)
-        if array.dtype == np.bool_:
-            words = [counted(mask) for mask in _by_position(segments, array)]
-        elif array.ndim == 1 and (array.dtype.kind in "iu" or array.size == 0):
-            ids = np.ascontiguousarray(array, np.int64)
-            words = [_of_ids(segment, ids) for segment in segments]
-        else:
-            raise ValueError(
-                f"filter has dtype {array.dtype} and shape {array.shape}; pass a boolean mask, integer ids or a range"
-            )
-    return [segment.kept(*some, queries >= MANY) for segment, some in zip(segments, words, strict=True) if some[1]]
+        raise ValueError(
+            f"filter has dtype {array.dtype} and shape {array.shape}; pass a boolean mask, integer ids or a range"
+        )
+    found = [_kept(segment, part, often) for segment, part in zip(segments, parts, strict=True)]
+    return [segment for segment in found if segment.alive]
+
+
+def _kept(segment: Segment, part: Mask | Ids, often: bool) -> Segment:
+    """The segment with only the rows of a mask (n,) of its own, or of ids."""
+    packed = segment.again(part)
+    if packed is not None:
+        return packed
+    if part.dtype == np.bool_:
+        return segment.kept(*counted(part.astype(np.bool_, copy=False)), often)
+    ids = part.astype(np.int64, copy=False)
+    return segment.kept(*_of_ids(segment, ids), often, ids)
 
 
 def _by_position(segments: Sequence[Segment], mask: Mask) -> list[Mask]:
@@ -57,7 +70,7 @@ def _by_position(segments: Sequence[Segment], mask: Mask) -> list[Mask]:
     return out
 
 
-def _of_ids(segment: Segment, ids: NDArray[np.int64]) -> tuple[Words, int]:
+def _of_ids(segment: Segment, ids: Ids) -> tuple[Words, int]:
     rows, first = (segment.find(ids), 0) if len(segment.ids) else (ids, segment.first)
     words = np.zeros_like(segment.keep)
     return words, _core.mark_ids(rows, first, segment.n, segment.keep, words)

@@ -22,6 +22,14 @@ MERGE_ROWS = 1 << 14
 """A shorter last segment is written anew with what is added."""
 
 
+class Remembered(NamedTuple):
+    """A filter: the words of the rows it keeps, its ids where it was given by ids, and the rows together."""
+
+    words: Words
+    ids: Ids | None
+    packed: Segment | None  # where it came again
+
+
 @dataclass(frozen=True, eq=False)
 class Segment:
     """``n`` rows. ``ids`` is empty where they are ``first``, ``first + 1``, …; ``levels`` where there are no norms.
@@ -42,8 +50,8 @@ class Segment:
     """Name on disk; empty in memory."""
     dead_file: str = ""
     """Name of the list of rows removed; empty where there is none."""
-    _last: list[tuple[Words, Segment | None]] = field(default_factory=list, init=False, repr=False)
-    """The words of the last filter that kept few rows, and those rows packed together where it came again."""
+    _last: list[Remembered] = field(default_factory=list, init=False, repr=False)
+    """The last filter that kept few rows."""
 
     @classmethod
     def of(cls, codes: Codes, ids: Ids, lookup: Lookup, norms: str, lists: Lists = NO_LISTS) -> Segment:
@@ -106,24 +114,33 @@ class Segment:
         keep, alive = counted(mask)
         return replace(self, keep=keep, alive=alive, dead_file="")
 
-    def kept(self, keep: Words, count: int, often: bool) -> Segment:
-        """The ``count`` rows of the words alone.
+    def again(self, filter: NDArray[np.bool_] | Ids) -> Segment | None:
+        """The rows that the same mask (n,), or the same ids, kept the last time, where they were packed together."""
+        for last in self._last:
+            if last.packed is None:
+                continue
+            if filter.dtype == np.bool_:
+                same = _core.same_mask(np.ascontiguousarray(filter), last.words)
+            else:
+                same = last.ids is not None and np.array_equal(filter, last.ids)
+            if same:
+                return last.packed
+        return None
+
+    def kept(self, keep: Words, count: int, often: bool, ids: Ids | None = None) -> Segment:
+        """The ``count`` rows of the words alone, which the filter gave by ``ids`` where it did.
 
         Few rows that are asked for often, or by the same filter again, are packed together, and kept for the next time.
         Of two threads that do so at once the last one's stay: that costs time, not the answer.
         """
-        if 4 * count > self.n:
+        if not count or 4 * count > self.n:
             return replace(self, keep=keep, alive=count)
-        for words, packed in self._last:
-            if np.array_equal(words, keep):
-                if packed is not None:
-                    return packed
-                often = True
+        often = often or any(np.array_equal(last.words, keep) for last in self._last)
         if not often:
-            self._last[:] = [(keep, None)]
+            self._last[:] = [Remembered(keep, None, None)]
             return replace(self, keep=keep, alive=count)
         together = self._packed(keep, count)
-        self._last[:] = [(keep, together)]
+        self._last[:] = [Remembered(keep, None if ids is None else ids.copy(), together)]
         return together
 
     def _packed(self, keep: Words, count: int) -> Segment:
