@@ -3,7 +3,8 @@
 python benchmarks/encode.py [--repeats 3] [--threads 2]
 
 All take turns in one process. Faiss is trained on the same learn set with its defaults (about five minutes; kept in
-results/ and used again). The limit of O1GA is the S product, x times all codewords, which BLAS does alone here.
+results/ and used again). The S product, x times all codewords, is done by
+BLAS alone here, as a measure; O1GA makes it by the matrix unit where there is one.
 """
 
 from __future__ import annotations

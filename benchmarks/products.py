@@ -40,7 +40,8 @@ def main() -> None:
     options = parser.parse_args()
     print(machine())
     if not _core.matrix_unit():
-        raise SystemExit("this CPU or build has no matrix unit, or GKMEANS_PRODUCTS=blas is set")
+        print("this CPU or build has no matrix unit, or GKMEANS_PRODUCTS=blas is set: nothing to compare")
+        return
     print("(G, n, m, P)             unit, GF/s [range]            BLAS, GF/s [range]            ratio")
     for shape in SHAPES:
         compare(shape, options.repeats)

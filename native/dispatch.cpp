@@ -51,24 +51,31 @@ const Kernels& active() {
 }
 
 static bool ask_for_matrix_unit() {
-    if (const char* products = std::getenv("GKMEANS_PRODUCTS"); products && *products) {
-        if (!std::strcmp(products, "blas")) return false;
-        throw std::runtime_error(
-            "GKMEANS_PRODUCTS=" + std::string(products) +
-            " is unknown; use blas, or unset it for the matrix unit of CPUs that have one");
-    }
 #ifdef GKMEANS_AMX
     constexpr int kRequest = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
     return __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") &&
            __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw") &&
-           !syscall(SYS_arch_prctl, kRequest, kTileData);
+           __builtin_cpu_supports("avx512vl") && !syscall(SYS_arch_prctl, kRequest, kTileData);
 #else
     return false;
 #endif
 }
 
+static bool choose_matrix_unit() {
+    const char* set = std::getenv("GKMEANS_PRODUCTS");
+    const std::string products = set ? set : "";
+    if (products == "blas") return false;
+    const bool has = ask_for_matrix_unit();
+    if (products.empty() || (products == "amx" && has)) return has;
+    throw std::runtime_error("GKMEANS_PRODUCTS=" + products +
+                             (products == "amx"
+                                  ? ", but this CPU, system or build has no matrix unit; use blas"
+                                  : " is unknown; use blas or amx") +
+                             ", or unset it for the unit where there is one");
+}
+
 bool has_matrix_unit() {
-    static const bool has = ask_for_matrix_unit();
+    static const bool has = choose_matrix_unit();
     return has;
 }
 

@@ -83,7 +83,7 @@ static void count_pairs(int n, int C, int K, int b, int c, const Code* codes, st
 
 static void minima(int n, int K, int Kp, int width, const float* T, float* groups, float* rows) {
     for (int i = 0; i < n; ++i, T += Kp, groups += kGroups) {
-        if (K == 256) {
+        if (K == 256 && width == 16) {
             rows[i] = least_of_sixteens([T](int k) { return load(T + k); }, groups);
             continue;
         }

@@ -352,7 +352,7 @@ def test_codes_take_two_bytes_above_256_codewords(make, rng):
 @both
 def test_codes_equal_for_1_and_2_threads(make, rng, monkeypatch):
     monkeypatch.setattr(_parallel, "BLOCK_FLOATS", 64 * 4 * 8)  # several blocks of rows
-    X = correlated(rng, 4500, 20)
+    X = correlated(rng, 4500, 40)
     one, two = make(K=8, n_jobs=1).fit(X), make(K=8, n_jobs=2).fit(X)
     assert same_bits(one, two)
     assert one.rotation_.tobytes() == two.rotation_.tobytes()

@@ -395,10 +395,11 @@ def test_a_filter_that_came_again_is_not_packed_anew():
     index = gk.FlatIndex(est, n_jobs=1)
     index.add(X)
     mask = np.arange(len(X)) == 5
-    for filter in (mask, np.array([6])):
+    pairs = ((mask, mask.copy()), (np.array([6, 8]), np.array([8, 6])), (range(3, 9), range(3, 9)), ([1, 2], [1, 2, 2]))
+    for filter, again in pairs:
         index.search(X[:4], 2, filter)
         together = index._state.segments[0]._last[0].packed
-        index.search(X[:4], 2, filter.copy())
+        index.search(X[:4], 2, again)
         assert index._state.segments[0]._last[0].packed is together
 
 

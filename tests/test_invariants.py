@@ -14,11 +14,12 @@ from gkmeans import update
 from gkmeans._frame import Frame
 from gkmeans._parallel import Workers
 from gkmeans._rows import Rows
+from gkmeans._solve import Cholesky
 from gkmeans.assignment import GroupAssignment, assign, assign_block
 from gkmeans.dictionaries import Block, Dictionaries, Tables
 from gkmeans.rotation import cross_product, procrustes
 from gkmeans.training import revived, updated
-from gkmeans.update import Statistics, centred
+from gkmeans.update import ROUGH, Statistics, centred
 
 pytestmark = pytest.mark.filterwarnings("ignore::gkmeans.DataWarning")
 RIDGE = 1e-3  # the pull of the previous dictionary, in points
@@ -26,7 +27,8 @@ common = settings(deadline=None, max_examples=40)
 
 seeds = st.integers(0, 2**32 - 1)
 codewords = st.one_of(st.integers(1, 7), st.sampled_from([16, 17, 40]))
-shapes = st.tuples(st.integers(1, 4), codewords, st.integers(1, 6), st.integers(1, 40))  # C, K, P, n
+widths = st.one_of(st.integers(1, 6), st.sampled_from([24, 33]))  # from 24 on the matrix unit, where there is one
+shapes = st.tuples(st.integers(1, 4), codewords, widths, st.integers(1, 40))  # C, K, P, n
 scales = st.sampled_from([1e-6, 1.0, 300.0])
 
 
@@ -196,6 +198,29 @@ def test_a_rough_solution_is_near_the_exact_one(seed, shape, points):
         exact, rough = (statistics.normal(all_of, workers, points, rough) for rough in (False, True))
         solved = [normal.solve(statistics.W, D) for normal in (exact, rough)]
     np.testing.assert_allclose(*(reference.decode(D, codes) for D in solved), rtol=1e-4, atol=1e-4 * np.abs(X).max())
+
+
+def test_a_rough_solution_of_many_codewords_is_near_the_exact_one(rng, workers):
+    codes = (256 * rng.random((20_000, 4)) ** 3).astype(np.uint16)  # some are chosen far more often
+    X = rng.standard_normal((20_000, 3)).astype(np.float32) + codes[:, :3]
+    statistics, D = Statistics.of(X, codes, 256), np.zeros((4, 256, 3), np.float32)
+    points = 1.01 * ROUGH * 4 * (statistics.counts.max() + 1.0)
+    normals = [statistics.normal(slice(0, 4), workers, points, rough) for rough in (False, True)]
+    assert [normal.factor.A.dtype for normal in normals] == [np.float64, np.float32]
+    exact, rough = (reference.decode(normal.solve(statistics.W, D), codes) for normal in normals)
+    residual = np.linalg.norm(X - exact)
+    assert np.linalg.norm(rough - exact) < 1e-3 * residual
+
+
+def test_a_rough_solution_that_fails_is_made_exactly(rng, workers, monkeypatch):
+    def refused(A, workers):
+        if A.dtype == np.float32:
+            raise np.linalg.LinAlgError
+        return Cholesky(A, workers)
+
+    monkeypatch.setattr("gkmeans.update.Cholesky", refused)
+    statistics = Statistics.of(rng.standard_normal((100, 3)), rng.integers(0, 4, (100, 2)), 4)
+    assert statistics.normal(slice(0, 2), workers, 1.0, rough=True).factor.A.dtype == np.float64
 
 
 def test_a_rough_solution_is_in_float32_where_the_shrinkage_allows_it(rng, workers):

@@ -1,6 +1,7 @@
 """Products by the matrix unit and by BLAS, the minima of T and the order of its codewords, against NumPy."""
 
 import os
+import pickle
 import subprocess
 import sys
 
@@ -9,7 +10,7 @@ import pytest
 
 from conftest import whole
 from gkmeans import _core
-from gkmeans.dictionaries import similar_order
+from gkmeans.dictionaries import Block, Dictionaries, similar_order
 from gkmeans.products import NARROW, Products
 
 pytestmark = pytest.mark.native
@@ -41,6 +42,17 @@ def test_products_of_whole_numbers_are_exact(shape, rng):
         np.testing.assert_array_equal(products.into(X, np.full((G, n, m), np.nan, np.float32)), expected)
 
 
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape[3] <= 100], ids=str)
+@pytest.mark.parametrize("long", ["rows", "codewords"])
+def test_products_of_long_with_short_whole_numbers_are_exact(shape, long, rng):
+    G, n, m, P = shape  # long ones have low halves
+    bounds = {"rows": (1 << 13, 8), "codewords": (8, 1 << 13)}[long]
+    X, D = (whole(rng, *size, low=-b, high=b) for size, b in zip([(n, P), (G, m, P)], bounds, strict=True))
+    expected = np.einsum("np,gmp->gnm", X.astype(np.int64), D.astype(np.int64))
+    for products in both(D):
+        np.testing.assert_array_equal(products.into(X, np.empty((G, n, m), np.float32)), expected)
+
+
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
 def test_products_of_any_numbers_err_by_little(shape, scale, rng):
@@ -48,10 +60,10 @@ def test_products_of_any_numbers_err_by_little(shape, scale, rng):
     X = (scale * rng.standard_normal((n, P)) * np.exp(3 * rng.standard_normal(P))).astype(np.float32)
     D = rng.standard_normal((G, m, P)).astype(np.float32)
     expected = np.einsum("np,gmp->gnm", X.astype(float), D.astype(float))
-    lengths = np.linalg.norm(X, axis=1)[:, None] * np.linalg.norm(D, axis=2)[:, None]
+    bound = 2.0**-15 * np.sqrt(np.einsum("np,gmp->gnm", X.astype(float) ** 2, D.astype(float) ** 2))
     for products in both(D):
         found = products.into(X, np.empty((G, n, m), np.float32))
-        assert (np.abs(found - expected) <= 2.0**-16 * lengths).all()
+        assert (np.abs(found - expected) <= bound).all()
 
 
 @with_unit
@@ -111,13 +123,41 @@ def test_the_variable_keeps_to_blas():
     assert asked("").stdout.strip() == str(_core.matrix_unit())
 
 
+def test_the_variable_can_ask_for_the_unit():
+    answer = asked("amx")
+    if _core.matrix_unit():
+        assert answer.stdout.strip() == "True"
+    else:
+        assert "no matrix unit; use blas" in answer.stderr
+
+
+def test_products_that_were_pickled_are_packed_anew(rng):
+    X, D = whole(rng, 5, 40), whole(rng, 2, 33, 40)
+    products = Products.with_all(D)
+    data = pickle.dumps(products)
+    assert len(data) < D.nbytes + 1000
+    out = [some.into(X, np.empty((2, 5, 33), np.float32)) for some in (products, pickle.loads(data))]
+    np.testing.assert_array_equal(*out)
+
+
+def test_a_rotation_that_was_used_is_pickled_as_one_that_was_not(rng):
+    R = np.linalg.qr(rng.standard_normal((40, 40)))[0].astype(np.float32)
+    used, fresh = (Dictionaries((Block(slice(0, 40), slice(0, 1)),), (whole(rng, 1, 3, 40),), R) for _ in range(2))
+    turned = used.rotate(whole(rng, 7, 40))
+    assert turned.shape == (7, 40)
+    assert len(pickle.dumps(used)) == len(pickle.dumps(fresh))
+    np.testing.assert_array_equal(
+        pickle.loads(pickle.dumps(used)).rotate(np.eye(40, dtype=np.float32)), used.rotate(np.eye(40, dtype=np.float32))
+    )
+
+
 def test_an_unknown_way_in_the_variable_is_explained():
     assert "GKMEANS_PRODUCTS=abacus is unknown; use blas" in asked("abacus").stderr
 
 
-@pytest.mark.parametrize("K", [1, 2, 3, 16, 17, 255, 256, 257, 1000])
-def test_minima_of_groups_and_rows(K, rng, level):
-    Kp = -(-K // 16) * 16
+@pytest.mark.parametrize(("K", "more"), [*((K, 0) for K in (1, 2, 3, 16, 17, 255, 256, 257, 1000)), (256, 256)])
+def test_minima_of_groups_and_rows(K, more, rng, level):
+    Kp = -(-K // 16) * 16 + more
     width = 16 * -(-Kp // 256)
     T = np.full((2, 5, Kp), -1e9, np.float32)  # the padding must not count
     T[:, :, :K] = rng.standard_normal((2, 5, K))

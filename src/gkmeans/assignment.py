@@ -168,6 +168,7 @@ def assign(
             out[part, block.dictionaries] = chosen
             errors[part, u] = squared_errors(Xu, dictionaries.D[u], chosen)
 
+    dictionaries.ready()
     widest = max(D.shape[0] * D.shape[1] for D in dictionaries.D)
     workers.map(one, rows.spans(block_rows(widest)))
     return out, errors

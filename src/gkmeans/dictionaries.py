@@ -75,6 +75,11 @@ class Dictionaries:
         """Rows ``X`` (m, P) in the coordinates of the blocks."""
         return X if self.R is None else self._turn.into(X, np.empty((1, *X.shape), np.float32))[0]
 
+    def ready(self) -> None:
+        """Bring the rotation into the order of products, before threads ask for it at once."""
+        if self.R is not None:
+            _ = self._turn
+
     @cached_property
     def _turn(self) -> Products:
         """Products with the rows of Rᵀ."""
@@ -123,7 +128,7 @@ class Tables:
         N = aligned(C, Kp)
         N[:] = np.inf
         N[:, :K] = np.einsum("ckp,ckp->ck", padded[:, :K], padded[:, :K], dtype=np.float64) / 2
-        products = Products.with_all(padded)
+        products = Products.with_all(padded) if needed or C == 1 else Products(padded, None)
         start = cls(D, products, N, order_of.astype(np.uint16), np.argsort(order_of, axis=1).astype(np.uint16))
         if not needed:
             return start
@@ -141,6 +146,8 @@ class Tables:
             _core.minima(T[c], K, groupmin[c], rowmin[c])
 
         workers.map(fill, spans(C * K, TABLE_ROWS))
+        for c, norms in enumerate(N[:, :K]):
+            np.fill_diagonal(T[c, c, :, :K], 2 * norms)  # squares are what the unit rounds all one way
         if pairs:
             workers.map(bound, range(C))
         return replace(start, T=T, rowmin=rowmin, groupmin=groupmin)

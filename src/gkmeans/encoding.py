@@ -29,6 +29,8 @@ class Encoder:
 
     def __init__(self, stages: Sequence[Dictionaries], method: Method, workers: Workers) -> None:
         self.stages, self.workers = stages, workers
+        for stage in stages:
+            stage.ready()
         self.shape = stages[-1].shape
         self.methods = [*[GroupAssignment(1)] * (len(stages) - 1), method]
         self.tables = [

@@ -52,8 +52,8 @@ class Sweep:
             return self._tables[f]
 
     def _all_at_once(self) -> bool:
-        C, K, _ = self.dictionaries[0].shape
-        return len(self.dictionaries) * table_bytes(C, K) <= TABLE_BYTES
+        C, K, P = self.dictionaries[0].shape
+        return len(self.dictionaries) * (table_bytes(C, K) + 8 * C * K * P) <= TABLE_BYTES
 
     def over(self, rows: Source, codes: Codes | None, workers: Workers, first: int = 0) -> Passed:
         """One pass over rows, the first of which has place ``first`` among all, or one for each fold."""

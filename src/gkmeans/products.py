@@ -6,6 +6,7 @@ They are most of the work of an assignment. ``GKMEANS_PRODUCTS=blas`` keeps to B
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,9 @@ class Products:
 
     D: Floats
     packed: NDArray[np.uint16] | None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Products.with_all, (self.D,)  # another machine may have no unit
 
     @classmethod
     def with_all(cls, D: Floats) -> Products:

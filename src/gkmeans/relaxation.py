@@ -27,7 +27,7 @@ from .training import Candidates, Run, Task, collected, sweep, updated
 from .update import Statistics
 
 FOLDS = 4
-ITERATIONS = 80
+ITERATIONS = 96
 """Most iterations with folds, noise in all but the last of them; there is one more on all rows."""
 
 HELD_ROWS, SPREAD_ROWS = 4096, 1024

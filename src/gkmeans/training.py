@@ -171,6 +171,7 @@ class Candidates:
 def block_errors(rows: Source, dictionaries: Dictionaries, codes: Codes, workers: Workers) -> Floats:
     """Squared error (n, U) of rows at hand in each of U blocks."""
     out = np.empty((len(rows), len(dictionaries.blocks)), np.float32)
+    dictionaries.ready()
 
     def one(span: tuple[int, int]) -> None:
         X = dictionaries.rotate(rows.block(slice(*span)))

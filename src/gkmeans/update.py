@@ -10,6 +10,7 @@ singular Z leaves open, and leaves a codeword that nobody chose where it was. Re
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -137,7 +138,7 @@ class Statistics:
             else:
                 _core.count_pairs(wide, *pair, self.Z[pair])
 
-        # as wide as all threads have some, and the sums of a slab stay near: what is exact may be cut anyhow
+        # as wide as gives every thread some, while the sums of a slab stay near; columns do not know of each other
         even = -(-rows.n_features // (16 * workers.n_jobs)) * 16
         wide_slab = max(_SLAB, min(even, _SLAB_BYTES // (8 * self.counts.size)))
         workers.map(add_slab, spans(rows.n_features, wide_slab))
@@ -253,8 +254,11 @@ class Statistics:
                 blocks[b, c] = block if all_used else block[where[b]][:, where[c]]
         if len(used) > DENSE_UNKNOWNS:
             return Normal(used, diagonal, None, _sparse_normal(blocks, where, diagonal), workers)
-        rough = rough and RIDGE + shrinkage >= ROUGH * C * float(diagonal.max())
-        A = _dense_normal(blocks, where, diagonal, np.float32 if rough else np.float64)
+        if rough and RIDGE + shrinkage >= ROUGH * C * float(diagonal.max()):
+            with suppress(scipy.linalg.LinAlgError):  # rounding may lose the least eigenvalues
+                single = _dense_normal(blocks, where, diagonal, np.float32)
+                return Normal(used, diagonal, Cholesky(single, workers), None, workers)
+        A = _dense_normal(blocks, where, diagonal, np.float64)
         return Normal(used, diagonal, Cholesky(A, workers), None, workers)
 
 

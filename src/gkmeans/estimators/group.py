@@ -30,7 +30,7 @@ FEW_ROWS = 4
 """Rows for each codeword of one dictionary below which training is plain: there is nothing to hold out."""
 HELD_ROWS, HELD_OUT = 2048, 8
 """Rows held out that choose between plain and relaxed training; one of so many where that is less."""
-START_TOL = 1e-3
+START_TOL = 3e-3
 """Least ``tol`` of the start of a relaxed training, which goes far beyond where the start would settle."""
 TRIAL_ITERATIONS, TRIAL_EFFORT = 12, 5
 """Most iterations of the plain training that the relaxed one is compared with, and how hard held rows are encoded."""
@@ -60,7 +60,7 @@ class GroupKMeans(AdditiveQuantizer):
         Where training starts; a fitted estimator gives its dictionaries, and codes by its own ``encode``.
     relaxation : float, default=0.5
         Noise on the codewords when training starts, in standard deviations of the residual; it fades to none over at
-        most 80 iterations, and rows are assigned by dictionaries that were solved without them. 0 gives the paper's
+        most 96 iterations, and rows are assigned by dictionaries that were solved without them. 0 gives the paper's
         plain training, which is also taken with fewer than 4 K rows or ``max_iter`` below 4, and where rows held out
         of a trial fare better by it; the log says which.
     effort : int, default=7

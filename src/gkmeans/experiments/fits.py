@@ -46,6 +46,7 @@ def machine(settings: Settings) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "threads": effective_jobs(settings.n_jobs),
         "simd": _core.simd_level(),
+        "products": "amx" if _core.matrix_unit() else "blas",
         "python": platform.python_version(),
         "numpy": np.__version__,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),

@@ -135,12 +135,16 @@ class Segment:
         """
         if not count or 4 * count > self.n:
             return replace(self, keep=keep, alive=count)
-        often = often or any(np.array_equal(last.words, keep) for last in self._last)
+        together: Segment | None = None
+        for last in self._last:
+            if np.array_equal(last.words, keep):
+                often, together = True, last.packed
         if not often:
             self._last[:] = [Remembered(keep, None, None)]
             return replace(self, keep=keep, alive=count)
-        together = self._packed(keep, count)
-        self._last[:] = [Remembered(keep, None if ids is None else ids.copy(), together)]
+        together = self._packed(keep, count) if together is None else together
+        few = ids is not None and len(ids) <= self.n  # those of other segments may be many
+        self._last[:] = [Remembered(keep, ids.copy() if ids is not None and few else None, together)]
         return together
 
     def _packed(self, keep: Words, count: int) -> Segment:
