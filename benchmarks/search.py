@@ -84,7 +84,9 @@ def compare(C: int, X: np.ndarray, learn: np.ndarray, query: np.ndarray, repeats
     others = peers(C, X, learn)
     singles, batch = query[:ROW, None].astype(np.float32), query[:64].astype(np.float32)
     mask = np.random.default_rng(1).random(len(X)) < 0.01
-    fresh = itertools.cycle([np.random.default_rng(seed).random(len(X)) < 0.01 for seed in (2, 3)])
+    fresh = itertools.cycle(
+        [np.random.default_rng(seed).random(len(X)) < 0.01 for seed in range(2, 8)]
+    )  # more than are remembered
     asked = {
         "ours": lambda one: index.search(one, K),
         "ours, 1 % kept": lambda one: index.search(one, K, mask),

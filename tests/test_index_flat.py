@@ -8,7 +8,7 @@ import pytest
 
 import gkmeans as gk
 from conftest import correlated, message_of, tables_of
-from gkmeans.index.segment import MERGE_ROWS, quantize
+from gkmeans.index.segment import FILTERS, MERGE_ROWS, quantize
 
 SIZES = [(1, 2), (3, 16), (4, 5), (2, 40), (8, 256), (5, 300)]
 _models = {}
@@ -360,14 +360,22 @@ def test_the_few_rows_of_a_filter_are_packed_for_many_queries_or_the_second_time
 
     def packed(queries, filter):
         index.search(X[:queries], 2, filter)
-        together = index._state.segments[0]._last[0].packed
-        return together is not None and together.n == len(filter)
+        remembered = index._state.segments[0].again(np.array(filter))
+        return remembered is not None and remembered.n == len(filter)
 
     assert not packed(1, [3, 7])
     assert packed(1, [3, 7])
     assert not packed(1, [3, 8])
-    assert not packed(1, [3, 7])
+    assert packed(1, [3, 8])
     assert packed(4, [3, 9])
+    for other in range(FILTERS):
+        assert packed(4, [20, other])
+    assert not packed(1, [3, 7])  # forgotten
+    assert len(index._state.segments[0]._last) == FILTERS + 1
+    for other in range(2 * FILTERS):
+        assert not packed(1, [30, other])  # what comes once drives nothing out
+    assert packed(1, [20, 0])
+    assert len(index._state.segments[0]._last) == FILTERS + 1
 
 
 def test_a_filter_that_was_changed_in_place_is_not_taken_for_the_one_before():

@@ -18,6 +18,8 @@ Ids = NDArray[np.int64]
 Words = NDArray[np.uint64]
 NO_IDS: Ids = np.empty(0, np.int64)
 NO_FLOATS: Floats = np.empty(0, np.float32)
+FILTERS = 4
+"""Filters whose rows a segment keeps packed together."""
 MERGE_ROWS = 1 << 14
 """A shorter last segment is written anew with what is added."""
 
@@ -51,7 +53,7 @@ class Segment:
     dead_file: str = ""
     """Name of the list of rows removed; empty where there is none."""
     _last: list[Remembered] = field(default_factory=list, init=False, repr=False)
-    """The last filter that kept few rows."""
+    """The last filters that kept few rows, the latest first."""
 
     @classmethod
     def of(cls, codes: Codes, ids: Ids, lookup: Lookup, norms: str, lists: Lists = NO_LISTS) -> Segment:
@@ -116,7 +118,7 @@ class Segment:
 
     def again(self, filter: NDArray[np.bool_] | Ids) -> Segment | None:
         """The rows that the same mask (n,), or the same ids, kept the last time, where they were packed together."""
-        for last in self._last:
+        for last in tuple(self._last):
             if last.packed is None:
                 continue
             if filter.dtype == np.bool_:
@@ -135,17 +137,20 @@ class Segment:
         """
         if not count or 4 * count > self.n:
             return replace(self, keep=keep, alive=count)
-        together: Segment | None = None
-        for last in self._last:
-            if np.array_equal(last.words, keep):
-                often, together = True, last.packed
-        if not often:
-            self._last[:] = [Remembered(keep, None, None)]
+        seen = next((last for last in self._last if np.array_equal(last.words, keep)), None)
+        if not often and seen is None:
+            self._remember(Remembered(keep, None, None), None)
             return replace(self, keep=keep, alive=count)
-        together = self._packed(keep, count) if together is None else together
+        packed = seen.packed if seen is not None else None
+        together = self._packed(keep, count) if packed is None else packed
         few = ids is not None and len(ids) <= self.n  # those of other segments may be many
-        self._last[:] = [Remembered(keep, ids.copy() if ids is not None and few else None, together)]
+        self._remember(Remembered(keep, ids.copy() if ids is not None and few else None, together), seen)
         return together
+
+    def _remember(self, filter: Remembered, seen: Remembered | None) -> None:
+        """Put a filter first, in the place of what was ``seen`` of it; of those that came once only one is kept."""
+        packed = [last for last in self._last if last.packed is not None and last is not seen]
+        self._last[:] = [filter, *packed[: FILTERS if filter.packed is None else FILTERS - 1]]
 
     def _packed(self, keep: Words, count: int) -> Segment:
         """The ``count`` rows of the words, together."""
