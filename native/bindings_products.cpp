@@ -1,11 +1,14 @@
-// Products by the matrix unit, the minima of T and the order of its codewords as Python functions.
+// Products by the matrix unit and in bytes, the minima of T and the order of its codewords as Python
+// functions.
 #include "bindings.hpp"
+#include "coarse.hpp"
 #include "matrix.hpp"
 #include "similar.hpp"
 
 using namespace gkmeans;
 
 static const char* const kNoUnit = "this CPU or build has no matrix unit; see matrix_unit()";
+static const char* const kNoBytes = "this CPU or build makes no products in bytes; see coarse_products()";
 
 static void minima_of(In<float, 3> T, int K, Out<float, 3> groups, Out<float, 2> rows, const Level& level) {
     const int B = dimension(T.shape(0)), n = dimension(T.shape(1)), Kp = dimension(T.shape(2));
@@ -52,6 +55,32 @@ static void multiply_rows(In<float, 2> A, In<std::uint16_t, 2> B, Out<float, 3> 
              out.data() + static_cast<std::size_t>(first) * m, work.get());
 }
 
+static void coarse_pack_rows(In<float, 2> B, Out<std::uint8_t, 1> out) {
+    require(has_coarse_products(), kNoBytes);
+    const int m = dimension(B.shape(0)), P = dimension(B.shape(1));
+    require(1 <= P && P <= kMostNumbers, "P must be from 1 to 65536");
+    require(out.shape(0) == coarse_size(m, P), "out must have coarse_size(m, P) entries");
+    require(reinterpret_cast<std::uintptr_t>(out.data()) % 64 == 0, "out must lie at a multiple of 64 bytes");
+    nb::gil_scoped_release release;
+    coarse_pack(m, P, B.data(), out.data());
+}
+
+static void coarse_multiply_rows(In<float, 2> A, In<std::uint8_t, 2> B, Out<float, 3> out,
+                                 std::int64_t first) {
+    require(has_coarse_products(), kNoBytes);
+    const int G = dimension(out.shape(0)), N = dimension(out.shape(1)), m = dimension(out.shape(2));
+    const int n = dimension(A.shape(0)), P = dimension(A.shape(1));
+    require(1 <= P && P <= kMostNumbers && m % kPad == 0, "P must be from 1 to 65536, m a multiple of 16");
+    require(B.shape(0) == out.shape(0) && B.shape(1) == coarse_size(m, P),
+            "B must have shape (G, coarse_size(m, P)), and out (G, N, m)");
+    require(reinterpret_cast<std::uintptr_t>(B.data()) % 64 == 0, "B must lie at a multiple of 64 bytes");
+    require(0 <= first && first <= N - n, "out has no n rows from first on");
+    auto work = allocate(coarse_workspace(P));
+    nb::gil_scoped_release release;
+    coarse_multiply({G, n, m, P, static_cast<std::size_t>(N) * m}, A.data(), B.data(),
+                    out.data() + static_cast<std::size_t>(first) * m, work.get());
+}
+
 void gkmeans::bind_products(nb::module_& m) {
     const auto level = nb::arg("level") = nb::none();
     const auto array = [](const char* name) { return nb::arg(name).noconvert(); };
@@ -61,4 +90,8 @@ void gkmeans::bind_products(nb::module_& m) {
     m.def("packed_size", &packed_size, nb::arg("m"), nb::arg("P"));
     m.def("pack", &pack_rows, array("B"), array("out"));
     m.def("multiply", &multiply_rows, array("A"), array("B"), array("out"), nb::arg("first"));
+    m.def("coarse_products", &has_coarse_products);
+    m.def("coarse_size", &coarse_size, nb::arg("m"), nb::arg("P"));
+    m.def("coarse_pack", &coarse_pack_rows, array("B"), array("out"));
+    m.def("coarse_multiply", &coarse_multiply_rows, array("A"), array("B"), array("out"), nb::arg("first"));
 }

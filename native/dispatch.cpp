@@ -1,9 +1,11 @@
-// Which level runs: the best this CPU has, or the one GKMEANS_SIMD names; and whether there is a matrix unit.
+// Which level runs: the best this CPU has, or the one GKMEANS_SIMD names; and what
+// makes products.
 #include <cstdlib>
 #include <cstring>
 #include <stdexcept>
 #include <string>
 
+#include "coarse.hpp"
 #include "kernels.hpp"
 #include "matrix.hpp"
 
@@ -79,7 +81,24 @@ bool has_matrix_unit() {
     return has;
 }
 
-#ifndef GKMEANS_AMX  // never called
+bool has_coarse_products() {
+#ifdef GKMEANS_X86
+    static const bool has = [] {
+        const char* set = std::getenv("GKMEANS_PRODUCTS");
+        return !(set && !std::strcmp(set, "blas")) && __builtin_cpu_supports("avx512vnni") &&
+               __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+    }();
+    return has;
+#else
+    return false;
+#endif
+}
+
+#ifndef GKMEANS_X86  // never called
+void coarse_pack(int, int, const float*, std::uint8_t*) {}
+void coarse_multiply(const CoarseSizes&, const float*, const std::uint8_t*, float*, void*) {}
+#endif
+#ifndef GKMEANS_AMX
 void pack(int, int, const float*, std::uint16_t*) {}
 void multiply(const Sizes&, const float*, const std::uint16_t*, float*, void*) {}
 #endif

@@ -1,5 +1,6 @@
 """The effort of an encoding: what each step gives, where it is set, and what it refuses."""
 
+import copy
 import itertools
 
 import numpy as np
@@ -10,6 +11,7 @@ import reference
 from conftest import correlated, errors, message_of
 from gkmeans import assignment, dictionaries
 from gkmeans.encoding import rounds_of
+from gkmeans.estimators import coding
 
 
 def small(C=4, K=16, **options):
@@ -39,11 +41,58 @@ def test_more_effort_lowers_the_distortion(fitted, sample):
     assert by_effort[9] < 0.98 * by_effort[2]
 
 
-def test_no_row_loses_by_more_rounds(fitted, sample):
+def test_no_row_loses_by_more_rounds(sample):
+    fitted = small(8, 16, relaxation=0).fit(sample.learn[:1500])  # all by exact products
     base = sample.base[:600]
     squared = [errors(fitted, base, fitted.encode(base, effort=effort)) for effort in (2, 3, 5, 8)]
     for fewer, more in itertools.pairwise(squared):
         assert (more <= fewer * (1 + 1e-5)).all()
+
+
+@pytest.mark.parametrize("effort", range(6))
+def test_products_in_bytes_hardly_move_the_distortion(effort, fitted, sample, monkeypatch):
+    base = sample.base[:3000]
+    swift = fitted.relative_distortion(base, fitted.encode(base, effort=effort))
+    monkeypatch.setattr("gkmeans.estimators.group.COARSE_EFFORT", -1)
+    exact = fitted.relative_distortion(base, copy.deepcopy(fitted).encode(base, effort=effort))
+    assert swift == pytest.approx(exact, rel=2e-3)
+
+
+def test_codes_given_are_only_improved_at_every_effort(fitted, sample):
+    base = sample.base[:600]
+    given = fitted.encode(base, effort=9)
+    before = errors(fitted, base, given)
+    for effort in (0, 2, 4, 8):
+        assert (errors(fitted, base, fitted.encode(base, given, effort=effort)) <= before * (1 + 1e-5)).all()
+
+
+def test_a_second_encoding_makes_no_tables(fitted, sample, monkeypatch):
+    est = copy.deepcopy(fitted)
+    before = est.encode(sample.base[:50], effort=2), dict(vars(est))
+    monkeypatch.setattr(dictionaries.Tables, "of", None)
+    again = est.encode(sample.base[:50], effort=2), dict(vars(est))
+    np.testing.assert_array_equal(before[0], again[0])
+    assert before[1].keys() == again[1].keys()
+
+
+def test_changed_models_are_encoded_by_as_they_are(fitted, sample):
+    est, base = copy.deepcopy(fitted), sample.base[:200]
+    old = est.encode(base)
+    est.dictionaries_[0] += 3  # in place: decodings move, and so do the best codes
+    fresh = copy.deepcopy(est)
+    np.testing.assert_array_equal(est.encode(base), fresh.encode(base))
+    assert (est.encode(base) != old).any()
+    est.set_params(order=1)
+    np.testing.assert_array_equal(est.encode(base), copy.deepcopy(est).encode(base))
+    est.fit(sample.learn[:700])
+    np.testing.assert_array_equal(est.encode(base), copy.deepcopy(est).encode(base))
+
+
+def test_few_encoders_are_kept(fitted, sample):
+    models = [copy.deepcopy(fitted) for _ in range(2 * coding.READY)]
+    for model in models:
+        model.encode(sample.base[:5])
+    assert len(coding._ready._held) <= coding.READY
 
 
 @pytest.mark.parametrize("effort", [0, 1, 2, 3, 6])

@@ -11,10 +11,11 @@ import pytest
 from conftest import whole
 from gkmeans import _core
 from gkmeans.dictionaries import Block, Dictionaries, similar_order
-from gkmeans.products import NARROW, Products
+from gkmeans.products import NARROW, UNEVEN, Products, even_enough
 
 pytestmark = pytest.mark.native
 with_unit = pytest.mark.skipif(not _core.matrix_unit(), reason="this CPU has no matrix unit")
+in_bytes = pytest.mark.skipif(not _core.coarse_products(), reason="this CPU makes no products in bytes")
 # (G, n, m, P): whole panels of 32 × 32 × 32, less than one, a little more, none
 SHAPES = [
     (1, 0, 16, 32),
@@ -110,7 +111,85 @@ def test_shapes_that_do_not_fit_are_refused(rng):
         _core.pack(D[0], packed[0, :-2].copy())
 
 
-ASK = "from gkmeans import _core; print(_core.matrix_unit())"
+def levels(X):
+    """Rows rounded to whole levels, and the size of a level of each."""
+    size = np.abs(X).max(axis=-1, initial=0).astype(np.float32) / np.float32(127)
+    steps = np.divide(np.float32(1), size, out=np.zeros_like(size), where=size > 0)
+    return np.clip(np.rint(X * steps[..., None]), -127, 127).astype(np.int64), size
+
+
+def coarse_twin(X, D):
+    (rows, a), (words, b) = levels(X), levels(D)
+    return np.einsum("np,gmp->gnm", rows, words).astype(np.float32) * (a[None, :, None] * b[:, None, :])
+
+
+@in_bytes
+@pytest.mark.parametrize(
+    "shape", [(1, 0, 16, 7), (1, 1, 16, 1), (2, 6, 64, 4), (3, 65, 48, 33), (1, 300, 272, 784)], ids=str
+)
+def test_products_in_bytes_are_sums_of_rounded_levels(shape, rng):
+    G, n, m, P = shape
+    X, D = rng.standard_normal((n, P)).astype(np.float32), rng.standard_normal((G, m, P)).astype(np.float32)
+    X[: n // 3] = 0
+    D[0, 0] = 0
+    products = Products.with_all(D, coarse=True)
+    assert products.coarse is not None
+    out = np.full((G, n + 2, m), np.nan, np.float32)
+    products.into(X, out, 1)
+    np.testing.assert_array_equal(out[:, 1:-1], coarse_twin(X, D))
+    assert np.isnan(out[:, [0, -1]]).all()
+
+
+@in_bytes
+def test_products_in_bytes_err_by_a_hundredth_of_their_spread(rng):
+    X, D = rng.standard_normal((500, 128)).astype(np.float32), rng.standard_normal((1, 256, 128)).astype(np.float32)
+    found, exact = (Products.with_all(D, coarse).into(X, np.empty((1, 500, 256), np.float32)) for coarse in (1, 0))
+    assert 0 < (found - exact).std() < 0.015 * exact.std()
+
+
+@in_bytes
+def test_a_row_alone_has_the_products_in_bytes_that_it_has_among_others(rng):
+    X, D = rng.standard_normal((70, 50)).astype(np.float32), rng.standard_normal((3, 48, 50)).astype(np.float32)
+    products = Products.with_all(D, coarse=True)
+    together = products.into(X, np.empty((3, 70, 48), np.float32))
+    alone = [products.into(row[None], np.empty((3, 1, 48), np.float32))[:, 0] for row in X]
+    np.testing.assert_array_equal(np.stack(alone, axis=1), together)
+
+
+def test_uneven_numbers_are_not_multiplied_in_bytes(rng):
+    D = rng.standard_normal((2, 32, 400)).astype(np.float32)
+    assert even_enough(D)
+    assert even_enough(np.zeros_like(D))
+    D[:, :20, 3] = 4 * UNEVEN
+    assert not even_enough(D)
+    assert Products.with_all(D, coarse=True).coarse is None
+    assert Products.with_all(np.ones((1, 17, 40), np.float32), coarse=True).coarse is None  # not whole registers
+
+
+@in_bytes
+def test_shapes_that_do_not_fit_products_in_bytes_are_refused(rng):
+    X, D = whole(rng, 5, 40), whole(rng, 2, 16, 40)
+    levels_of = Products.with_all(D, coarse=True).coarse
+    out = np.empty((2, 5, 16), np.float32)
+    for A, B, target, first in [
+        (X[:, :32].copy(), levels_of, out, 0),
+        (X, levels_of[:1], out, 0),
+        (X, levels_of, np.empty((2, 5, 80), np.float32), 0),
+        (X, levels_of, np.empty((2, 5, 15), np.float32), 0),
+        (X, levels_of, out, 1),
+        (X, levels_of, out, -1),
+    ]:
+        with pytest.raises(ValueError, match=r"must have shape|no n rows|multiple of 16"):
+            _core.coarse_multiply(A, B, target, first)
+    with pytest.raises(ValueError, match="coarse_size"):
+        _core.coarse_pack(D[0], levels_of[0, :-64])
+    shifted = np.empty(levels_of.shape[1] + 65, np.uint8)
+    first = -shifted.ctypes.data % 64 + 1
+    with pytest.raises(ValueError, match="multiple of 64"):
+        _core.coarse_pack(D[0], shifted[first : first + levels_of.shape[1]])
+
+
+ASK = "from gkmeans import _core; print(_core.matrix_unit(), _core.coarse_products())"
 
 
 def asked(products):
@@ -119,14 +198,14 @@ def asked(products):
 
 
 def test_the_variable_keeps_to_blas():
-    assert asked("blas").stdout.strip() == "False"
-    assert asked("").stdout.strip() == str(_core.matrix_unit())
+    assert asked("blas").stdout.split() == ["False", "False"]
+    assert asked("").stdout.split() == [str(_core.matrix_unit()), str(_core.coarse_products())]
 
 
 def test_the_variable_can_ask_for_the_unit():
     answer = asked("amx")
     if _core.matrix_unit():
-        assert answer.stdout.strip() == "True"
+        assert answer.stdout.split()[0] == "True"
     else:
         assert "no matrix unit; use blas" in answer.stderr
 
@@ -138,6 +217,8 @@ def test_products_that_were_pickled_are_packed_anew(rng):
     assert len(data) < D.nbytes + 1000
     out = [some.into(X, np.empty((2, 5, 33), np.float32)) for some in (products, pickle.loads(data))]
     np.testing.assert_array_equal(*out)
+    coarse = Products.with_all(whole(rng, 2, 32, 40), coarse=True)
+    assert (pickle.loads(pickle.dumps(coarse)).coarse is not None) == _core.coarse_products()
 
 
 def test_a_rotation_that_was_used_is_pickled_as_one_that_was_not(rng):

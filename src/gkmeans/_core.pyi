@@ -61,6 +61,15 @@ def multiply(
     out: _Floats,  # (G, N, m) rows from `first` on
     first: int,
 ) -> None: ...
+def coarse_products() -> bool: ...
+def coarse_size(m: int, P: int) -> int: ...
+def coarse_pack(B: _Floats, out: NDArray[np.uint8]) -> None: ...  # (m, P), (coarse_size(m, P),)
+def coarse_multiply(
+    A: _Floats,  # (n, P)
+    B: NDArray[np.uint8],  # (G, coarse_size(m, P))
+    out: _Floats,  # (G, N, m) rows from `first` on, m a multiple of 16
+    first: int,
+) -> None: ...
 def products(
     Q: _Floats,  # (n, P)
     D: _Floats,  # (tiles, P, 32) 32 codewords a tile

@@ -39,16 +39,18 @@ class GroupAssignment:
     """OnGA for n = ``order`` dictionaries at a time, in blocks with fewer for all of them.
 
     Each of ``rounds`` then draws half of a row's codes anew, by ``seed`` and the row's codes, refines and keeps the
-    better ones of the two.
+    better ones of the two. ``coarse`` makes the products of rows with codewords in bytes: a choice may be swayed by a
+    hundredth of what two codewords differ by, and a row whose codes are given may end a little worse.
     """
 
     order: int
     rounds: int = 0
     seed: int = 0
+    coarse: bool = False
 
     def tables(self, D: Floats, workers: Workers) -> Tables:
         """T, and for pairs and more its minima."""
-        return Tables.of(D, workers, self.order)
+        return Tables.of(D, workers, self.order, self.coarse)
 
     def codes(self, X: Floats, tables: Tables, given: Codes | None, workers: Workers) -> NDArray[np.uint16]:
         """From the codes ``given``, or from a greedy start."""

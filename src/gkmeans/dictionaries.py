@@ -113,8 +113,11 @@ class Tables:
     groupmin: Floats | None = None
 
     @classmethod
-    def of(cls, D: Floats, workers: Workers, order: int = 2) -> Tables:
-        """Compute the tables, one dictionary a task; ``order`` 1 needs neither the similar order nor the minima."""
+    def of(cls, D: Floats, workers: Workers, order: int = 2, coarse: bool = False) -> Tables:
+        """Compute the tables, one dictionary a task; ``order`` 1 needs neither the similar order nor the minima.
+
+        ``coarse``: the products with rows are made in bytes; the tables are not.
+        """
         C, K, P = D.shape
         Kp = -(-K // PAD) * PAD
         width = PAD * -(-Kp // (PAD * GROUPS))
@@ -128,7 +131,8 @@ class Tables:
         N = aligned(C, Kp)
         N[:] = np.inf
         N[:, :K] = np.einsum("ckp,ckp->ck", padded[:, :K], padded[:, :K], dtype=np.float64) / 2
-        products = Products.with_all(padded) if needed or C == 1 else Products(padded, None)
+        exact = Products.with_all(padded) if needed or C == 1 else Products(padded)
+        products = Products.with_all(padded, coarse) if coarse and needed else exact
         start = cls(D, products, N, order_of.astype(np.uint16), np.argsort(order_of, axis=1).astype(np.uint16))
         if not needed:
             return start
@@ -140,7 +144,7 @@ class Tables:
         groupmin[:] = np.inf
 
         def fill(rows: tuple[int, int]) -> None:
-            products.into(ordered[slice(*rows)], T.reshape(C, C * K, Kp), rows[0])
+            exact.into(ordered[slice(*rows)], T.reshape(C, C * K, Kp), rows[0])
 
         def bound(c: int) -> None:
             _core.minima(T[c], K, groupmin[c], rowmin[c])
@@ -151,6 +155,12 @@ class Tables:
         if pairs:
             workers.map(bound, range(C))
         return replace(start, T=T, rowmin=rowmin, groupmin=groupmin)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of what is largest here: the codewords, in every order they are held in, and T."""
+        held = (self.D, self.products.D, self.products.packed, self.products.coarse, self.T, self.groupmin)
+        return sum(array.nbytes for array in held if array is not None)
 
     def inside(self, codes: Codes) -> NDArray[np.uint16]:
         """Codes (m, C) as places in the order of the tables."""

@@ -175,7 +175,7 @@ class _Job:
             codes.truncate()
             encoder = Encoder(self.stages, self.method, workers)
             for batch in ahead(self._batches()):
-                write(encoder.codes(Rows(batch, self.est._frame())))
+                write(encoder.codes(Rows(batch, self.est._frame()), workers))
                 reporter.step(len(batch))
 
     def _batches(self) -> Iterator[NDArray[Any]]:

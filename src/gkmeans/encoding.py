@@ -28,24 +28,34 @@ class Encoder:
     """Codes of rows by a chain of stages, the last by ``method``, with tables that are made once."""
 
     def __init__(self, stages: Sequence[Dictionaries], method: Method, workers: Workers) -> None:
-        self.stages, self.workers = stages, workers
+        self.stages = stages
         for stage in stages:
             stage.ready()
         self.shape = stages[-1].shape
-        self.methods = [*[GroupAssignment(1)] * (len(stages) - 1), method]
+        early = GroupAssignment(1, coarse=getattr(method, "coarse", False))
+        self.methods = [*[early] * (len(stages) - 1), method]
         self.tables = [
             [way.tables(D, workers) for D in stage.D] for stage, way in zip(stages, self.methods, strict=True)
         ]
 
+    @property
+    def nbytes(self) -> int:
+        """Size of the tables."""
+        return sum(one.nbytes for tables in self.tables for one in tables)
+
     def codes(
-        self, rows: Source, given: Codes | None = None, done: Callable[[int], None] = lambda count: None
+        self,
+        rows: Source,
+        workers: Workers,
+        given: Codes | None = None,
+        done: Callable[[int], None] = lambda count: None,
     ) -> Codes:
         """Codes (n, C) of rows; from those ``given`` by the last stage alone. ``done`` is told of rows as they end."""
         C, K, _ = self.shape
         out = np.empty((len(rows), C), code_dtype(K)) if given is None else given.copy()
         links = list(zip(self.stages, self.tables, self.methods, strict=True))[0 if given is None else -1 :]
         for where, chunk in rows.chunks():
-            self._fill(out[where], chunk, links, given is not None, done)
+            self._fill(out[where], chunk, links, given is not None, workers, done)
         return out
 
     def _fill(
@@ -54,6 +64,7 @@ class Encoder:
         rows: Source,
         links: Sequence[tuple[Dictionaries, Sequence[Tables], Method]],
         given: bool,
+        workers: Workers,
         done: Callable[[int], None],
     ) -> None:
         """Fill ``out`` (n, C) with the codes of rows at hand; where ``given``, it holds what to start from."""
@@ -67,12 +78,12 @@ class Encoder:
                 for block, block_tables in zip(stage.blocks, tables, strict=True):
                     start = out[part, block.dictionaries] if known else None
                     Yu = np.ascontiguousarray(Y[:, block.dims])
-                    out[part, block.dictionaries] = way.codes(Yu, block_tables, start, self.workers)
+                    out[part, block.dictionaries] = way.codes(Yu, block_tables, start, workers)
                 known = True
             done(span[1] - span[0])
 
         C, K, _ = self.shape
-        self.workers.map(one, rows.spans(block_rows(C * K)))
+        workers.map(one, rows.spans(block_rows(C * K)))
 
 
 def encode(
@@ -84,7 +95,7 @@ def encode(
     done: Callable[[int], None] = lambda count: None,
 ) -> Codes:
     """Codes (n, C) by the last of ``stages``, started by those before it, or by ``codes`` where given."""
-    return Encoder(stages if codes is None else stages[-1:], method, workers).codes(rows, codes, done)
+    return Encoder(stages if codes is None else stages[-1:], method, workers).codes(rows, workers, codes, done)
 
 
 class Replay:

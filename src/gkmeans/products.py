@@ -1,6 +1,7 @@
 """Products of float32 matrices: by the CPU's matrix unit where it has one (native/matrix.hpp), else by BLAS.
 
-They are most of the work of an assignment. ``GKMEANS_PRODUCTS=blas`` keeps to BLAS, for equal bits on unequal CPUs.
+They are most of the work of an assignment. Where a choice may be swayed a little, they are made in bytes
+(native/coarse.hpp). ``GKMEANS_PRODUCTS=blas`` keeps to BLAS, for equal bits on unequal CPUs.
 """
 
 from __future__ import annotations
@@ -17,6 +18,17 @@ from ._rows import Floats
 
 NARROW = 24
 """With fewer numbers a row BLAS is faster: the unit takes 32 at a time."""
+UNEVEN = 12.0
+"""Where the largest number of a row is more than so many times their root mean square, bytes round the others away."""
+MOST_NUMBERS = 1 << 16
+"""With more numbers a row the sums in bytes would not fit 32 bits."""
+
+
+def even_enough(D: Floats) -> bool:
+    """Whether the largest number of a row of ``D`` (G, m, P) is, as a rule, no more than UNEVEN times the usual one."""
+    squares = np.einsum("gmp,gmp->gm", D, D) / D.shape[2]
+    largest = np.maximum(D.max(axis=2, initial=0), -D.min(axis=2, initial=0))
+    return bool(np.median(largest - UNEVEN * np.sqrt(squares)) <= 0)
 
 
 @dataclass(frozen=True)
@@ -24,17 +36,28 @@ class Products:
     """``X D[g]ᵀ`` for each of G matrices ``D`` (G, m, P)."""
 
     D: Floats
-    packed: NDArray[np.uint16] | None
+    packed: NDArray[np.uint16] | None = None
+    coarse: NDArray[np.uint8] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Products.with_all, (self.D,)  # another machine may have no unit
+        # another machine may have no unit
+        return Products.with_all, (self.D, self.coarse is not None)
 
     @classmethod
-    def with_all(cls, D: Floats) -> Products:
-        """Products with the rows of ``D`` (G, m, P), brought into the unit's order once."""
+    def with_all(cls, D: Floats, coarse: bool = False) -> Products:
+        """Products with the rows of ``D`` (G, m, P), brought into the order of what makes them once.
+
+        ``coarse``: in bytes, where the CPU has instructions for it, m is a multiple of 16 and the rows are even enough.
+        """
         G, m, P = D.shape
+        if coarse and m % 16 == 0 and P <= MOST_NUMBERS and _core.coarse_products() and even_enough(D):
+            size = _core.coarse_size(m, P)
+            levels = aligned(G * size // 4).view(np.uint8).reshape(G, size)
+            for matrix, bytes_of in zip(D, levels, strict=True):
+                _core.coarse_pack(np.ascontiguousarray(matrix), bytes_of)
+            return cls(D, coarse=levels)
         if P < NARROW or not _core.matrix_unit():
-            return cls(D, None)
+            return cls(D)
         size = _core.packed_size(m, P)
         packed = aligned(G * size // 2).view(np.uint16).reshape(G, size)
         for matrix, place in zip(D, packed, strict=True):
@@ -43,8 +66,10 @@ class Products:
 
     def into(self, X: Floats, out: Floats, first: int = 0) -> Floats:
         """Rows ``first`` and on of ``out`` (G, N, m) become the products of the rows ``X`` (n, P)."""
-        if self.packed is None:
-            np.matmul(X, self.D.transpose(0, 2, 1), out=out[:, first : first + len(X)])
-        else:
+        if self.coarse is not None:
+            _core.coarse_multiply(np.ascontiguousarray(X), self.coarse, out, first)
+        elif self.packed is not None:
             _core.multiply(np.ascontiguousarray(X), self.packed, out, first)
+        else:
+            np.matmul(X, self.D.transpose(0, 2, 1), out=out[:, first : first + len(X)])
         return out

@@ -30,19 +30,23 @@ FOLDS = 4
 ITERATIONS = 96
 """Most iterations with folds, noise in all but the last of them; there is one more on all rows."""
 
+WARM, MANY, FEW, WARMEST = 0.4, 8, 4, 2.0
+"""Few dictionaries stand more noise: up to WARMEST times as much, where it stays below WARM of what they explain."""
+
 HELD_ROWS, SPREAD_ROWS = 4096, 1024
 """Rows of a fold that judge a shrinkage, and those of them that show the residual."""
 
 
 @dataclass
 class Shrinkage:
-    """Points by which codewords are drawn to zero, learned on the way: now and then twice or half as much is tried.
+    """Points by which codewords are drawn to zero, learned on the way: now and then more or less is tried.
 
-    The judge is a fold that the dictionaries were solved without.
+    The judge is a fold that the dictionaries were solved without. At first four times as much is tried, after the first
+    step too far half or twice.
     """
 
     points: float = 1.0
-    factor: float = 2.0
+    factor: float = 4.0
 
     def solved(self, start: Dictionaries, others: Statistics, held: Source, codes: Codes, run: Run) -> Dictionaries:
         """Dictionaries by the ``others``; what suits the rows ``held``, with their ``codes``, better is kept."""
@@ -52,7 +56,7 @@ class Shrinkage:
         if then < now:
             self.points = tried
             return fits[1]
-        self.factor = 1 / self.factor
+        self.factor = 0.5 if self.factor > 1 else 2.0
         return fits[0]
 
 
@@ -75,9 +79,9 @@ def pays(gain: Doubles) -> bool:
 
 def judge(iteration: int) -> int | None:
     """The fold that judges the shrinkage: each in turn, in every iteration at first, then in one of four."""
-    if iteration > 2 * FOLDS and iteration % FOLDS:
+    if iteration > FOLDS and iteration % FOLDS:
         return None
-    return (iteration if iteration <= 2 * FOLDS else iteration // FOLDS) % FOLDS
+    return (iteration if iteration <= FOLDS else iteration // FOLDS) % FOLDS
 
 
 class Folds:
@@ -123,6 +127,15 @@ class Folds:
 
         return run.workers.map(one, range(FOLDS))
 
+    def unexplained(self, fitted: Dictionaries, codes: Codes) -> float:
+        """Share of the rows' variance that the residual has, by rows of all folds."""
+        some = [slice(None, None, -(-len(places) // SPREAD_ROWS)) for places in self.places]
+        X = np.concatenate([held.block(s) for held, s in zip(self.held, some, strict=True)])
+        chosen = codes[np.concatenate([places[s] for places, s in zip(self.places, some, strict=True)])]
+        variance = float(np.var(X, axis=0, dtype=np.float64).sum())
+        left = float(np.square(spread(fitted, X, chosen), dtype=np.float64).sum())
+        return min(1.0, left / variance) if variance > 0 else 1.0
+
     def assigned(
         self, noisy: Sequence[Dictionaries], way: GroupAssignment, codes: Codes, workers: Workers
     ) -> tuple[Codes, float, list[Statistics]]:
@@ -150,20 +163,22 @@ def relax(
     state = task.saved()
     if state is None:
         if codes is None:
-            codes, _, _ = sweep(rows, start, way, None, run.workers)
-        state = State((start,) * FOLDS, codes, numbers=asdict(Shrinkage()))
+            codes, _, _ = sweep(rows, start, GroupAssignment(1, coarse=True), None, run.workers)
+        warmth = warmed(start.shape[0], folds.unexplained(start, codes)) if len(rows) >= FOLDS else 1.0
+        state = State((start,) * FOLDS, codes, numbers=asdict(Shrinkage()) | {"warmth": warmth})
     if not state.done:
         parts = folds.statistics(state.codes, start, run.workers)
     while state.iteration < iterations:
-        iteration, shrinkage = state.iteration + 1, Shrinkage(**state.numbers)
-        heat = temperature * np.sqrt(1 - iteration / iterations)
+        iteration, numbers = state.iteration + 1, dict(state.numbers)
+        warmth, shrinkage = numbers.pop("warmth"), Shrinkage(**numbers)
+        heat = warmth * temperature * np.sqrt(1 - iteration / iterations)
         trained = folds.solved(state, parts, shrinkage, run)
         if not np.sum([part.counts for part in parts], axis=0).all():
             trained = together(trained, candidates.revive(mean_of(trained), reduce(add, parts), state.codes, run))
         noisy = folds.heated(trained, heat, state.codes, run)
-        codes, error, parts = folds.assigned(noisy, replace(way, seed=iteration), state.codes, run.workers)
+        codes, error, parts = folds.assigned(noisy, replace(way, seed=iteration, coarse=True), state.codes, run.workers)
         run.record("relaxed", iteration, iterations + 1, error)
-        state = State(tuple(trained), codes, iteration, numbers=asdict(shrinkage))
+        state = State(tuple(trained), codes, iteration, numbers=asdict(shrinkage) | {"warmth": warmth})
         task.save(state)
     if not state.done:
         points = state.numbers["points"] if iterations else 0.0
@@ -174,6 +189,18 @@ def relax(
         task.save(state)
     run.ended(state, max_iter)
     return state.dictionaries[0], state.codes, state.numbers["points"]
+
+
+def warmed(C: int, unexplained: float) -> float:
+    """Times the noise asked for that C dictionaries stand, where the residual has this share of the variance.
+
+    With four dictionaries or fewer the noise is best at WARM times the energy that they explain, with eight or more at
+    half a deviation of the residual whatever that is.
+    """
+    if C >= MANY or not 0 < unexplained < 1:
+        return 1.0
+    most = 2 * np.sqrt(WARM * (1 - unexplained) / unexplained)
+    return float(np.clip(most, 1, WARMEST) ** min(1.0, (MANY - C) / (MANY - FEW)))
 
 
 def settled(

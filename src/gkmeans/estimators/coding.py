@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -13,18 +14,51 @@ from sklearn.utils.validation import check_is_fitted
 
 from .. import _files
 from .._frame import Frame
-from .._parallel import Workers, spans
+from .._parallel import Lock, Workers, spans
 from .._progress import Reporter
 from .._rows import READ_ROWS, Codes, Floats, Rows, decode
 from .._validation import check_codes, check_n_jobs, check_X
 from ..assignment import Method
 from ..dictionaries import Dictionaries
-from ..encoding import encode
+from ..encoding import Encoder, encode
 from ..streaming import Chain
 from ..training import relative
 from . import saving
 
+READY, READY_BYTES = 4, 1 << 28
+"""Encoders that are kept from call to call, and their most bytes: with few rows the tables are most of the work."""
+
 KIND = "gkmeans-model"
+
+
+class _Ready:
+    """The encoders used last, each with the model it was made of; another one is made where the model has changed."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._held: list[tuple[weakref.ref[Coder], tuple[Any, ...], Encoder]] = []
+
+    def encoder(self, est: Coder, effort: int | None, workers: Workers) -> Encoder:
+        """That of the estimator as it is now."""
+        key = est._encoding_key(effort)
+        with self._lock:
+            for one in self._held:
+                if one[0]() is est and same_key(one[1], key):
+                    return one[2]
+        method, stages = est._encoding(effort)
+        made = Encoder(stages, method, workers)
+        with self._lock:
+            kept = [one for one in self._held if one[0]() not in (None, est)]
+            self._held = [(weakref.ref(est), key, made), *kept[: READY - 1]] if made.nbytes <= READY_BYTES else kept
+        return made
+
+
+def same_key(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    """Whether all parts are the same objects or equal numbers."""
+    return all(a is b or (isinstance(a, (int, float)) and a == b) for a, b in zip(one, other, strict=True))
+
+
+_ready = _Ready()
 
 
 class Coder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -59,8 +93,11 @@ class Coder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-le
         """``dictionaries_`` in the frame of the arithmetic."""
         raise NotImplementedError
 
-    def _encoding(self, effort: int | None) -> tuple[Method, tuple[Dictionaries, ...]]:
-        """How new points are coded, and by what, one after the other, ``_final`` last; ``effort`` None: the default."""
+    def _encoding(self, effort: int | None, given: bool = False) -> tuple[Method, tuple[Dictionaries, ...]]:
+        """How new points are coded, and by what, one after the other, ``_final`` last; ``effort`` None: the default.
+
+        Where codes are ``given``, rows must not end worse than they began.
+        """
         if effort is not None:
             raise ValueError(
                 f"effort={effort!r} is for GroupKMeans; {type(self).__name__} encodes in one way, so leave effort out"
@@ -68,6 +105,13 @@ class Coder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-le
         return self._method(*self.dictionaries_.shape[:2]), (self._final(),)
 
     # What they share.
+
+    def _encoding_key(self, effort: int | None) -> tuple[Any, ...]:
+        """What an encoder depends on; the sum tells dictionaries that were changed in place."""
+        own = getattr(self, "effort", 0) if effort is None else effort
+        settings = [getattr(self, name, 0) for name in ("order", "relaxation", "n_candidates", "n_subspaces")]
+        total = float(self.dictionaries_.sum(dtype=np.float64))
+        return own, *settings, self.dictionaries_, total, self.stages_, self.shift_, self.scale_
 
     def _frame(self) -> Frame:
         return Frame(self.shift_, self.scale_)
@@ -112,8 +156,11 @@ class Coder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-le
         effort: int | None = None,
     ) -> Codes:
         """Codes of rows already checked, by threads already there."""
-        method, stages = self._encoding(effort)
-        return encode(Rows(data, self._frame()), stages, method, given, workers, done)
+        rows = Rows(data, self._frame())
+        if given is None:
+            return _ready.encoder(self, effort, workers).codes(rows, workers, None, done)
+        method, stages = self._encoding(effort, True)
+        return encode(rows, stages, method, given, workers, done)
 
     def decode(self, codes: ArrayLike) -> Floats:
         """Vectors (n, P) float32 that ``codes`` (n, C) stand for."""
