@@ -6,8 +6,9 @@ python benchmarks/frontier.py [--dataset mnist photosift glosses] [--bits 32 64 
 
 Everything is trained on learn and measured on base, encoded afresh; MNIST is both. Faiss trains with its defaults; RQ
 encodes with beams of 5 and 30, LSQ with 1 to 64 rounds of its search (16 is its default). "quick" is a relaxed
-training of eight iterations from a start at random. Trainings take turns, and so do encodings. --ours takes some of ours. Faiss's trained models are kept in results/ with their times and used again where learn, threads, CPU and
-Faiss are the same; delete them to train anew. Figures go to results/frontier-<dataset>-<bits>.json, the picture to the
+training of eight iterations from a start at random. Trainings take turns, and so do encodings. --ours takes some of
+ours. Faiss's trained models are kept in results/ with their times and used again where learn, threads, CPU and Faiss
+are the same; delete them to train anew. Figures go to results/frontier-<dataset>-<bits>.json, the picture to the
 .png beside it. --train and --base take that many rows, drawn at random, for a quick look under names of its own.
 """
 

@@ -74,7 +74,9 @@ struct Sums {
 constexpr int kHalves = kBlock / kBytes;               // registers of a line
 constexpr int kShared = kAbreast / kHalves / kHalves;  // blocks that share the loads of a table
 static_assert(kShared >= 1 && kAbreast % kShared == 0);
-constexpr std::size_t kFetched = 2048;  // bytes that are fetched before they are needed
+// Bytes that are fetched before they are needed, into L2: four streams of lines would push each other out of
+// L1.
+constexpr std::size_t kFetched = 4096;
 
 // Words of R blocks, `apart` bytes from each other: a bit for each row whose bound is at most limit.
 template <bool nibbles, bool narrow, int R>
@@ -89,14 +91,14 @@ static inline void bounded(const Lines& lines, const std::uint8_t* blocks, std::
             const Bytes codes = load_bytes(at(r));
             sums[r].add(low(low_nibbles(codes)));
             sums[r].add(high(high_nibbles(codes)));
-            __builtin_prefetch(at(r) + kFetched);
+            __builtin_prefetch(at(r) + kFetched, 0, 2);
         }
     }
     for (int c = nibbles ? lines.C : 0; c < lines.C + lines.norm; ++c, blocks += kBlock, tables += 256) {
         const Table256 table(tables);
         for (int r = 0; r < kSums; ++r) {
             sums[r].add(table(load_bytes(at(r))));
-            __builtin_prefetch(at(r) + kFetched);
+            __builtin_prefetch(at(r) + kFetched, 0, 2);
         }
     }
     for (int r = 0; r < R; ++r) out[r] = 0;

@@ -64,9 +64,9 @@ class GroupKMeans(AdditiveQuantizer):
         Where training starts; a fitted estimator gives its dictionaries, and codes by its own ``encode``.
     relaxation : float, default=0.5
         Noise on the codewords when training starts, in standard deviations of the residual, and with fewer than 8
-        dictionaries up to twice that; it fades to none over at most 96 iterations, and rows are assigned by dictionaries that were solved without them. 0 gives the paper's
-        plain training, which is also taken with fewer than 4 K rows or ``max_iter`` below 4, and where rows held out
-        of a trial fare better by it; the log says which.
+        dictionaries up to twice that; it fades to none over at most 96 iterations, and rows are assigned by
+        dictionaries that were solved without them. 0 gives the paper's plain training, which is also taken with fewer
+        than 4 K rows or ``max_iter`` below 4, and where rows held out of a trial fare better by it; the log says which.
     effort : int, default=7
         How hard ``encode`` looks for the best codes, from 0 to 9. 0: O1GA from the first stage of the training; 1: from
         all its stages; 2: the same with the estimator's order, as the paper has it; from 3 on 1, 2, 4 … 64 rounds in
