@@ -6,7 +6,7 @@ python benchmarks/search.py [--only flat|ivf|recall] [--rows 2000000] [--repeats
 Photo SIFT base is repeated with noise to as many rows as asked for. All take turns in one process, on one thread.
 Faiss's LSQ holds the codes of its first 4,096 rows again and again: its speed does not depend on them, and its encoding
 takes hours. With --recall, recall@1, 10 and 100 on photo SIFT and MNIST against Faiss's LSQ, RQ and OPQ, which train
-for an hour; they are searched exhaustively by the distances to what their codes decode to. Ours is plain training there.
+for an hour; they are searched by the distances to what their codes decode to. Ours is trained plainly there.
 
 IVFIndex searches photo SIFT base in 1,024 lists by 8 bytes. For each number of lists that Faiss probes, ours probes as
 few as reach the same recall@10. Faiss's IVF,PQ is trained by Faiss; its IVF,LSQ, whose training takes hours, is our own

@@ -40,13 +40,15 @@ class GroupAssignment:
 
     Each of ``rounds`` then draws half of a row's codes anew, by ``seed`` and the row's codes, refines and keeps the
     better ones of the two. ``coarse`` makes the products of rows with codewords in bytes: a choice may be swayed by a
-    hundredth of what two codewords differ by, and a row whose codes are given may end a little worse.
+    hundredth of what two codewords differ by, and a row whose codes are given may end a little worse. ``coarse_start``
+    makes those of the stages that an encoding replays before it so (encoding.py).
     """
 
     order: int
     rounds: int = 0
     seed: int = 0
     coarse: bool = False
+    coarse_start: bool = False
 
     def tables(self, D: Floats, workers: Workers) -> Tables:
         """T, and for pairs and more its minima."""

@@ -71,14 +71,17 @@ class Dictionaries:
             return out
         return np.ascontiguousarray((out.reshape(C * K, P) @ self.R.T).reshape(C, K, P))
 
-    def rotate(self, X: Floats) -> Floats:
-        """Rows ``X`` (m, P) in the coordinates of the blocks."""
-        return X if self.R is None else self._turn.into(X, np.empty((1, *X.shape), np.float32))[0]
+    def rotate(self, X: Floats, coarse: bool = False) -> Floats:
+        """Rows ``X`` (m, P) in the coordinates of the blocks; ``coarse`` by products in bytes, where there are such."""
+        if self.R is None:
+            return X
+        turn: Products = self._coarse_turn if coarse else self._turn
+        return turn.into(X, np.empty((1, *X.shape), np.float32))[0]
 
-    def ready(self) -> None:
+    def ready(self, coarse: bool = False) -> None:
         """Bring the rotation into the order of products, before threads ask for it at once."""
         if self.R is not None:
-            _ = self._turn
+            _ = self._coarse_turn if coarse else self._turn
 
     @cached_property
     def _turn(self) -> Products:
@@ -86,9 +89,15 @@ class Dictionaries:
         assert self.R is not None
         return Products.with_all(self.R.T[None])
 
+    @cached_property
+    def _coarse_turn(self) -> Products:
+        """The same in bytes, however uneven the rotation is: what starts from it is refined."""
+        assert self.R is not None
+        return Products.with_all(self.R.T[None], coarse=True, uneven=True)
+
     def __getstate__(self) -> dict[str, Any]:
         """Without what can be made anew."""
-        return {key: value for key, value in self.__dict__.items() if key != "_turn"}
+        return {key: value for key, value in self.__dict__.items() if key not in ("_turn", "_coarse_turn")}
 
 
 @dataclass(frozen=True)
@@ -132,7 +141,7 @@ class Tables:
         N[:] = np.inf
         N[:, :K] = np.einsum("ckp,ckp->ck", padded[:, :K], padded[:, :K], dtype=np.float64) / 2
         exact = Products.with_all(padded) if needed or C == 1 else Products(padded)
-        products = Products.with_all(padded, coarse) if coarse and needed else exact
+        products = Products.with_all(padded, coarse=True) if coarse and (needed or C == 1) else exact
         start = cls(D, products, N, order_of.astype(np.uint16), np.argsort(order_of, axis=1).astype(np.uint16))
         if not needed:
             return start

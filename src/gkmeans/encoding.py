@@ -29,10 +29,11 @@ class Encoder:
 
     def __init__(self, stages: Sequence[Dictionaries], method: Method, workers: Workers) -> None:
         self.stages = stages
+        self.coarse = bool(getattr(method, "coarse_start", False))
         for stage in stages:
-            stage.ready()
+            stage.ready(self.coarse)
         self.shape = stages[-1].shape
-        early = GroupAssignment(1, coarse=getattr(method, "coarse", False))
+        early = GroupAssignment(1, coarse=self.coarse)
         self.methods = [*[early] * (len(stages) - 1), method]
         self.tables = [
             [way.tables(D, workers) for D in stage.D] for stage, way in zip(stages, self.methods, strict=True)
@@ -74,7 +75,7 @@ class Encoder:
             X = rows.block(part)
             known = given
             for stage, tables, way in links:
-                Y = stage.rotate(X)
+                Y = stage.rotate(X, self.coarse)
                 for block, block_tables in zip(stage.blocks, tables, strict=True):
                     start = out[part, block.dictionaries] if known else None
                     Yu = np.ascontiguousarray(Y[:, block.dims])

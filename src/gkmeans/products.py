@@ -44,13 +44,14 @@ class Products:
         return Products.with_all, (self.D, self.coarse is not None)
 
     @classmethod
-    def with_all(cls, D: Floats, coarse: bool = False) -> Products:
+    def with_all(cls, D: Floats, coarse: bool = False, uneven: bool = False) -> Products:
         """Products with the rows of ``D`` (G, m, P), brought into the order of what makes them once.
 
-        ``coarse``: in bytes, where the CPU has instructions for it, m is a multiple of 16 and the rows are even enough.
+        ``coarse``: in bytes, where the CPU has instructions for it, m is a multiple of 16 and the rows are even enough,
+        or may be ``uneven``.
         """
         G, m, P = D.shape
-        if coarse and m % 16 == 0 and P <= MOST_NUMBERS and _core.coarse_products() and even_enough(D):
+        if coarse and m % 16 == 0 and P <= MOST_NUMBERS and _core.coarse_products() and (uneven or even_enough(D)):
             size = _core.coarse_size(m, P)
             levels = aligned(G * size // 4).view(np.uint8).reshape(G, size)
             for matrix, bytes_of in zip(D, levels, strict=True):
