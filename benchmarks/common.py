@@ -127,7 +127,7 @@ def machine() -> str:
     """CPU, commit and versions: what a figure depends on."""
     git = ["git", "-C", str(Path(__file__).parent)]
     commit = subprocess.run([*git, "describe", "--always", "--dirty"], capture_output=True, text=True).stdout.strip()
-    products = "AMX" if _core.matrix_unit() else "BLAS"
+    products = ("AMX" if _core.matrix_unit() else "BLAS") + (" and bytes" if _core.coarse_products() else "")
     return f"{cpu()}, {os.cpu_count()} cores, gkmeans {__version__} ({commit}), SIMD {_core.simd_level()}, {products}"
 
 

@@ -127,7 +127,8 @@ def rival(method: str, label: str, learn: np.ndarray, bits: int, options: argpar
 def all_trained(learn: np.ndarray, label: str, bits: int, options: argparse.Namespace) -> list[Model]:
     floats, models = learn.astype(np.float32), []
     print("\ntraining            seconds   distortion of learn × 10⁻²", flush=True)
-    for name in in_turns(options.ours, options.methods):
+    needed = [name for name in OURS if name in {*options.ours, "defaults", "plain (2, h)"}]
+    for name in in_turns(needed, options.methods):
         own = name in OURS
         model = fit(name, learn, bits, options) if own else rival(name, label, floats, bits, options)
         models.append(model)

@@ -17,7 +17,8 @@ static float level_of(int P, const float* x) {
         const __mmask16 some = P - p < 16 ? static_cast<__mmask16>((1u << (P - p)) - 1) : 0xffff;
         most = _mm512_max_ps(most, _mm512_abs_ps(_mm512_maskz_loadu_ps(some, x + p)));
     }
-    return _mm512_reduce_max_ps(most) / 127;
+    const float level = _mm512_reduce_max_ps(most) / 127;
+    return level > 1e-37f ? level : 0;  // its inverse must be a number
 }
 
 // Levels of P numbers as bytes, 128 standing for none, or signed where `middle` is 0; returns their sum.

@@ -84,8 +84,9 @@ bool has_matrix_unit() {
 bool has_coarse_products() {
 #ifdef GKMEANS_X86
     static const bool has = [] {
+        has_matrix_unit();  // refuses a value that is not known
         const char* set = std::getenv("GKMEANS_PRODUCTS");
-        return !(set && !std::strcmp(set, "blas")) && __builtin_cpu_supports("avx512vnni") &&
+        return !(set && *set) && __builtin_cpu_supports("avx512vnni") &&
                __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
     }();
     return has;

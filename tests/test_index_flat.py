@@ -376,6 +376,19 @@ def test_the_few_rows_of_a_filter_are_packed_for_many_queries_or_the_second_time
         assert not packed(1, [30, other])  # what comes once drives nothing out
     assert packed(1, [20, 0])
     assert len(index._state.segments[0]._last) == FILTERS + 1
+    assert packed(1, [30, 2 * FILTERS - 1])  # that one stayed in mind; now the oldest of the others is gone
+    assert packed(1, [20, 0])  # used lately
+
+
+def test_packed_filters_hold_no_more_than_a_quarter_of_the_rows():
+    est, X = model(4, 5)
+    index = gk.FlatIndex(est, n_jobs=1)
+    index.add(X)
+    Q = X[:4]
+    for first in range(0, 300, 60):
+        index.search(Q, 2, range(first, first + 60))
+        held = [last.packed.n for last in index._state.segments[0]._last]
+        assert held == [60]
 
 
 def test_a_filter_that_was_changed_in_place_is_not_taken_for_the_one_before():

@@ -114,6 +114,7 @@ def test_shapes_that_do_not_fit_are_refused(rng):
 def levels(X):
     """Rows rounded to whole levels, and the size of a level of each."""
     size = np.abs(X).max(axis=-1, initial=0).astype(np.float32) / np.float32(127)
+    size[size <= np.float32(1e-37)] = 0
     steps = np.divide(np.float32(1), size, out=np.zeros_like(size), where=size > 0)
     return np.clip(np.rint(X * steps[..., None]), -127, 127).astype(np.int64), size
 
@@ -131,6 +132,7 @@ def test_products_in_bytes_are_sums_of_rounded_levels(shape, rng):
     G, n, m, P = shape
     X, D = rng.standard_normal((n, P)).astype(np.float32), rng.standard_normal((G, m, P)).astype(np.float32)
     X[: n // 3] = 0
+    X[n // 3 : n // 2] *= 1e-37  # too small for an inverse
     D[0, 0] = 0
     products = Products.with_all(D, coarse=True)
     assert products.coarse is not None
@@ -161,6 +163,7 @@ def test_uneven_numbers_are_not_multiplied_in_bytes(rng):
     assert even_enough(D)
     assert even_enough(np.zeros_like(D))
     D[:, :20, 3] = 4 * UNEVEN
+    assert not even_enough(np.concatenate([D[:, :3], np.zeros((2, 13, 400), np.float32)], axis=1))  # filled up
     assert not even_enough(D)
     assert Products.with_all(D, coarse=True).coarse is None
     assert Products.with_all(np.ones((1, 17, 40), np.float32), coarse=True).coarse is None  # not whole registers

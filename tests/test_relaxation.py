@@ -12,7 +12,7 @@ from gkmeans._progress import Reporter
 from gkmeans._rows import Rows
 from gkmeans.assignment import GroupAssignment
 from gkmeans.dictionaries import Dictionaries
-from gkmeans.relaxation import FOLDS, ITERATIONS, Shrinkage, heated, mean_of, spread
+from gkmeans.relaxation import FOLDS, ITERATIONS, Shrinkage, heated, mean_of, spread, warmed
 from gkmeans.training import Run, updated
 from gkmeans.update import Statistics
 
@@ -214,6 +214,38 @@ def test_shrinkage_follows_the_held_rows(workers):
     assert (shrinkage.points, shrinkage.factor) == (8, 0.5)
     assert solved(shrinkage, 0.1) == pytest.approx(12 / 9, rel=1e-3)
     assert (shrinkage.points, shrinkage.factor) == (8, 2)
+
+
+def test_few_dictionaries_stand_more_noise():
+    # the noise that is 0.4 of what is explained: √(0.4 · 0.8 / 0.2) = 1.265 deviations
+    assert warmed(4, 0.2, 0.5) == pytest.approx(1.0)  # at most twice
+    assert warmed(4, 0.2, 1.0) == pytest.approx(1.2649, rel=1e-4)
+    assert warmed(4, 0.2, 2.0) == 2.0  # never less than asked for
+    assert warmed(6, 0.2, 0.5) == pytest.approx(0.5 * 2**0.5)
+    assert warmed(4, 0.7, 0.5) == 0.5
+    for C, left, temperature in ((8, 0.2, 0.5), (2, 0.2, 0.5), (4, 0.0, 0.5), (4, 1.0, 0.5), (4, 0.2, 0.0)):
+        assert warmed(C, left, temperature) == temperature
+
+
+def test_what_is_unexplained_is_a_share_of_the_variance(rng):
+    X = rng.standard_normal((64, 3)).astype(np.float32)
+    folds = relaxation.Folds(rows_of(X), np.random.default_rng(0))
+    nothing = Dictionaries.single(np.zeros((1, 2, 3), np.float32))
+    codes = np.zeros((64, 1), np.uint8)
+    expected = (X.astype(float) ** 2).mean(axis=0).sum() / X.var(axis=0, dtype=float).sum()
+    assert folds.unexplained(nothing, codes) == pytest.approx(min(1, expected), rel=1e-5)
+    assert relaxation.Folds(rows_of(np.ones((8, 3))), rng).unexplained(nothing, codes[:8]) == 1
+
+
+def test_starts_without_structure_need_no_trial(rng, monkeypatch):
+    X = correlated(rng, 16 * 2 * 8, 8)
+    monkeypatch.setattr(gk.GroupKMeans, "_relaxing_pays", None)  # it is not asked
+    for init in ("random", "kmeans"):
+        ends_well(small(2, 8, init=init).fit(X), X)
+    with pytest.raises(TypeError):
+        small(2, 8).fit(X)
+    with pytest.raises(TypeError):
+        small(2, 8, init="random").fit(X[1:])
 
 
 def test_folds_judge_the_shrinkage_in_turn_and_seldom_in_the_end():

@@ -30,7 +30,7 @@ class Method(Protocol):
         ...
 
     def codes(self, X: Floats, tables: Tables, given: Codes | None, workers: Workers) -> NDArray[np.uint16]:
-        """Codes (m, C) of the rows ``X`` (m, P), never worse than those ``given``."""
+        """Codes (m, C) of the rows ``X`` (m, P), never worse than those ``given`` by the products that it makes."""
         ...
 
 

@@ -75,8 +75,9 @@ class Dictionaries:
         """Rows ``X`` (m, P) in the coordinates of the blocks; ``coarse`` by products in bytes, where there are such."""
         if self.R is None:
             return X
-        turn: Products = self._coarse_turn if coarse else self._turn
-        return turn.into(X, np.empty((1, *X.shape), np.float32))[0]
+        turn = self._coarse_turn if coarse else self._turn
+        out: Floats = turn.into(X, np.empty((1, *X.shape), np.float32))[0]
+        return out
 
     def ready(self, coarse: bool = False) -> None:
         """Bring the rotation into the order of products, before threads ask for it at once."""

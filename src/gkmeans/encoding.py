@@ -42,7 +42,8 @@ class Encoder:
     @property
     def nbytes(self) -> int:
         """Size of the tables."""
-        return sum(one.nbytes for tables in self.tables for one in tables)
+        rotations = sum(stage.R.nbytes for stage in self.stages if stage.R is not None)
+        return rotations + sum(one.nbytes for tables in self.tables for one in tables)
 
     def codes(
         self,

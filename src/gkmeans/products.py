@@ -18,6 +18,8 @@ from ._rows import Floats
 
 NARROW = 24
 """With fewer numbers a row BLAS is faster: the unit takes 32 at a time."""
+ROUNDED, MOST_SWAYED = 0.013, 2e-3
+"""How far products in bytes are off, and the most that they may sway a choice: distortions move by less than 0.1 %."""
 UNEVEN = 12.0
 """Where the largest number of a row is more than so many times their root mean square, bytes round the others away."""
 MOST_NUMBERS = 1 << 16
@@ -26,9 +28,22 @@ MOST_NUMBERS = 1 << 16
 
 def even_enough(D: Floats) -> bool:
     """Whether the largest number of a row of ``D`` (G, m, P) is, as a rule, no more than UNEVEN times the usual one."""
+    D = D[:, D.any(axis=(0, 2))]  # not what fills up registers
     squares = np.einsum("gmp,gmp->gm", D, D) / D.shape[2]
     largest = np.maximum(D.max(axis=2, initial=0), -D.min(axis=2, initial=0))
-    return bool(np.median(largest - UNEVEN * np.sqrt(squares)) <= 0)
+    return largest.size == 0 or bool(np.median(largest - UNEVEN * np.sqrt(squares)) <= 0)
+
+
+def swayed(C: int, P: int, unexplained: float) -> float:
+    """What rounding to bytes adds to the cost of a choice, as a share of the residual's energy.
+
+    C dictionaries leave ``unexplained`` of the variance of rows of P numbers. A product of the residual with the
+    difference of two codewords is off by ROUNDED of their lengths over √P; where little is left unexplained, codewords
+    are long beside the residual.
+    """
+    if unexplained <= 0:
+        return np.inf
+    return float(ROUNDED * np.sqrt(2 * max(0.0, 1 - unexplained) / (unexplained * C * P)))
 
 
 @dataclass(frozen=True)
@@ -41,7 +56,8 @@ class Products:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # another machine may have no unit
-        return Products.with_all, (self.D, self.coarse is not None)
+        bytes_too = self.coarse is not None
+        return Products.with_all, (self.D, bytes_too, bytes_too)
 
     @classmethod
     def with_all(cls, D: Floats, coarse: bool = False, uneven: bool = False) -> Products:

@@ -16,6 +16,7 @@ from operator import add
 import numpy as np
 from numpy.typing import NDArray
 
+from ._files import FileError
 from ._parallel import Workers, spans
 from ._rows import READ_ROWS, Codes, Floats, Source, decode
 from ._sums import Doubles, rounded
@@ -23,6 +24,7 @@ from .assignment import GroupAssignment, assign
 from .checkpoint import State
 from .dictionaries import Dictionaries, squared_errors
 from .passes import Collect, Sweep
+from .products import MOST_SWAYED, swayed
 from .training import Candidates, Run, Task, collected, sweep, updated
 from .update import Statistics
 
@@ -30,7 +32,7 @@ FOLDS = 4
 ITERATIONS = 96
 """Most iterations with folds, noise in all but the last of them; there is one more on all rows."""
 
-WARM, MANY, FEW, WARMEST = 0.4, 8, 4, 2.0
+WARM, MANY, FEW, FEWEST, WARMEST = 0.4, 8, 4, 3, 2.0
 """Few dictionaries stand more noise: up to WARMEST times as much, where it stays below WARM of what they explain."""
 
 HELD_ROWS, SPREAD_ROWS = 4096, 1024
@@ -160,25 +162,26 @@ def relax(
     """
     iterations = min(ITERATIONS, max_iter - 1) if len(rows) >= FOLDS else 0
     folds, task, candidates = Folds(rows, run.rng), Task(run, len(rows)), Candidates(rows)
+    C, _, P = start.shape
     state = task.saved()
     if state is None:
         if codes is None:
-            codes, _, _ = sweep(rows, start, GroupAssignment(1, coarse=True), None, run.workers)
-        warmth = warmed(start.shape[0], folds.unexplained(start, codes)) if len(rows) >= FOLDS else 1.0
-        state = State((start,) * FOLDS, codes, numbers=asdict(Shrinkage()) | {"warmth": warmth})
+            codes, _, _ = sweep(rows, start, GroupAssignment(1), None, run.workers)
+        left = folds.unexplained(start, codes) if len(rows) >= FOLDS else 1.0
+        state = State((start,) * FOLDS, codes, numbers=asdict(Shrinkage()) | {"unexplained": left})
     if not state.done:
         parts = folds.statistics(state.codes, start, run.workers)
     while state.iteration < iterations:
-        iteration, numbers = state.iteration + 1, dict(state.numbers)
-        warmth, shrinkage = numbers.pop("warmth"), Shrinkage(**numbers)
-        heat = warmth * temperature * np.sqrt(1 - iteration / iterations)
-        trained = folds.solved(state, parts, shrinkage, run)
+        iteration, left, shrinkage = state.iteration + 1, *known(state.numbers)
+        swift = replace(way, seed=iteration, coarse=swayed(C, P, left) <= MOST_SWAYED)
+        heat = warmed(C, left, temperature) * np.sqrt(1 - iteration / iterations)
+        trained = folds.solved(state, parts, shrinkage, replace(run, method=replace(swift, rounds=0)))
         if not np.sum([part.counts for part in parts], axis=0).all():
             trained = together(trained, candidates.revive(mean_of(trained), reduce(add, parts), state.codes, run))
         noisy = folds.heated(trained, heat, state.codes, run)
-        codes, error, parts = folds.assigned(noisy, replace(way, seed=iteration, coarse=True), state.codes, run.workers)
+        codes, error, parts = folds.assigned(noisy, swift, state.codes, run.workers)
         run.record("relaxed", iteration, iterations + 1, error)
-        state = State(tuple(trained), codes, iteration, numbers=asdict(shrinkage) | {"warmth": warmth})
+        state = State(tuple(trained), codes, iteration, numbers=asdict(shrinkage) | {"unexplained": left})
         task.save(state)
     if not state.done:
         points = state.numbers["points"] if iterations else 0.0
@@ -191,16 +194,24 @@ def relax(
     return state.dictionaries[0], state.codes, state.numbers["points"]
 
 
-def warmed(C: int, unexplained: float) -> float:
-    """Times the noise asked for that C dictionaries stand, where the residual has this share of the variance.
+def known(numbers: dict[str, float]) -> tuple[float, Shrinkage]:
+    """The share that the start leaves unexplained, and the shrinkage, of a state."""
+    if set(numbers) != {"unexplained", "points", "factor"}:
+        raise FileError(f"a checkpoint of relaxed training with {sorted(numbers)}; pass a new folder")
+    return numbers["unexplained"], Shrinkage(numbers["points"], numbers["factor"])
 
-    With four dictionaries or fewer the noise is best at WARM times the energy that they explain, with eight or more at
-    half a deviation of the residual whatever that is.
+
+def warmed(C: int, unexplained: float, temperature: float) -> float:
+    """The temperature that C dictionaries stand, where the residual has this share of the variance.
+
+    With three or four dictionaries the noise is best at WARM times the energy that they explain, with eight or more,
+    and with two, at half a deviation of the residual whatever that is. It is never below what is asked for.
     """
-    if C >= MANY or not 0 < unexplained < 1:
-        return 1.0
-    most = 2 * np.sqrt(WARM * (1 - unexplained) / unexplained)
-    return float(np.clip(most, 1, WARMEST) ** min(1.0, (MANY - C) / (MANY - FEW)))
+    if C >= MANY or C < FEWEST or not 0 < unexplained < 1 or temperature == 0:
+        return temperature
+    most = float(np.sqrt(WARM * (1 - unexplained) / unexplained)) / temperature
+    times: float = min(WARMEST, max(1.0, most)) ** min(1.0, (MANY - C) / (MANY - FEW))
+    return temperature * times
 
 
 def settled(

@@ -26,7 +26,7 @@ from ..training import relative
 from . import saving
 
 READY, READY_BYTES = 4, 1 << 28
-"""Encoders that are kept from call to call, and their most bytes: with few rows the tables are most of the work."""
+"""Encoders that are kept from call to call, and their bytes in all: with few rows the tables are most of the work."""
 
 KIND = "gkmeans-model"
 
@@ -40,22 +40,34 @@ class _Ready:
 
     def encoder(self, est: Coder, effort: int | None, workers: Workers) -> Encoder:
         """That of the estimator as it is now."""
-        key = est._encoding_key(effort)
+        method, stages = est._encoding(effort)  # which checks the settings
+        key = (method, len(stages), *(fingerprint(array) for array in est._fitted_arrays()), est.scale_)
         with self._lock:
-            for one in self._held:
-                if one[0]() is est and same_key(one[1], key):
+            for place, one in enumerate(self._held):
+                if one[0]() is est and one[1] == key:
+                    self._held.insert(0, self._held.pop(place))
                     return one[2]
-        method, stages = est._encoding(effort)
         made = Encoder(stages, method, workers)
         with self._lock:
-            kept = [one for one in self._held if one[0]() not in (None, est)]
-            self._held = [(weakref.ref(est), key, made), *kept[: READY - 1]] if made.nbytes <= READY_BYTES else kept
+            self._held.insert(0, (weakref.ref(est, self._dropped), key, made))
+            total, kept = 0, []
+            for one in self._held[:READY]:
+                total += one[2].nbytes
+                if total <= READY_BYTES:
+                    kept.append(one)
+            self._held = kept
         return made
 
+    def _dropped(self, gone: weakref.ref[Coder]) -> None:
+        """A model is gone, and so are its encoders. No lock: this may run in the middle of anything."""
+        self._held = [one for one in self._held if one[0] is not gone]
 
-def same_key(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
-    """Whether all parts are the same objects or equal numbers."""
-    return all(a is b or (isinstance(a, (int, float)) and a == b) for a, b in zip(one, other, strict=True))
+
+def fingerprint(array: Floats) -> int:
+    """A number that tells arrays of one shape apart, whatever entry has changed or moved."""
+    words = np.frombuffer(np.ascontiguousarray(array), np.uint32)
+    places = np.arange(1, 2 * len(words), 2, dtype=np.uint64)
+    return int((words * (places * np.uint64(0x9E3779B97F4A7C15))).sum(dtype=np.uint64))
 
 
 _ready = _Ready()
@@ -106,12 +118,10 @@ class Coder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-le
 
     # What they share.
 
-    def _encoding_key(self, effort: int | None) -> tuple[Any, ...]:
-        """What an encoder depends on; the sum tells dictionaries that were changed in place."""
-        own = getattr(self, "effort", 0) if effort is None else effort
-        settings = [getattr(self, name, 0) for name in ("order", "relaxation", "n_candidates", "n_subspaces")]
-        total = float(self.dictionaries_.sum(dtype=np.float64))
-        return own, *settings, self.dictionaries_, total, self.stages_, self.shift_, self.scale_
+    def _fitted_arrays(self) -> list[Floats]:
+        """All that an encoding depends on."""
+        stages = [array for stage in self.stages_ for array in (*stage.D, stage.R) if array is not None]
+        return [self.dictionaries_, self.shift_, *stages]
 
     def _frame(self) -> Frame:
         return Frame(self.shift_, self.scale_)

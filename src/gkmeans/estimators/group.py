@@ -19,6 +19,7 @@ from ..encoding import Replay, encode, rounds_of
 from ..initialization.hierarchical import count_stages, hierarchical
 from ..initialization.kmeans import kmeans
 from ..initialization.random import random
+from ..products import MOST_SWAYED, swayed
 from ..relaxation import pays, relax, row_errors, settled
 from ..streaming import Chain
 from ..training import Run, train
@@ -66,7 +67,7 @@ class GroupKMeans(AdditiveQuantizer):
     init : {"hierarchical", "kmeans", "random"}, (C, K, P) array or fitted estimator, default="hierarchical"
         Where training starts; a fitted estimator gives its dictionaries, and codes by its own ``encode``.
     relaxation : float, default=0.5
-        Noise on the codewords when training starts, in standard deviations of the residual, and with fewer than 8
+        Noise on the codewords when training starts, in standard deviations of the residual, and with 3 to 7
         dictionaries up to twice that; it fades to none over at most 96 iterations, and rows are assigned by
         dictionaries that were solved without them. 0 gives the paper's plain training, which is also taken with fewer
         than 4 K rows or ``max_iter`` below 4, and where rows held out of a trial fare better by it; the log says which.
@@ -83,8 +84,8 @@ class GroupKMeans(AdditiveQuantizer):
         Most iterations of each k-means or stage of the initialisation.
     tol : float, default=1e-5
         Plain training, and each stage of the initialisation, stops when an iteration lowers the relative distortion by
-        a smaller part of itself; a stage that relaxed training follows by less than a thousandth. Relaxed training has
-        its number of iterations.
+        a smaller part of itself; a stage that relaxed training follows by less than three thousandths. Relaxed
+        training has its number of iterations.
     random_state : int, Generator, RandomState or None, default=None
         Same seed, same result, for any ``n_jobs``.
     n_jobs : int or None, default=None
@@ -197,15 +198,14 @@ class GroupKMeans(AdditiveQuantizer):
         Then the run is as it was before, and plain training ends as it would have without the trial.
         """
         n, before = len(rows), run.rng.bit_generator.state
-        swift = replace(self._method(*self._sizes()), coarse=True)
         way, heat = self._relaxing(), float(self.relaxation)
         if self._nothing_to_lose(n):
-            start, given, _ = self._start(rows, None, replace(run, method=swift))
+            start, given, _ = self._start(rows, None, replace(run, tol=max(run.tol, START_TOL)))
             run.reporter.stage_done(self._extra_iterations(rows.n_features))
             return Learned(*relax(rows, start, given, run, way, heat, max_iter)[:2], ())
         held = np.sort(drawn(n, min(n // HELD_OUT, HELD_ROWS), run.rng))
         others, rest = rows.take(held), rows.without(held)
-        apart = replace(run, energy=run.energy - others.energy(run.workers), method=swift)
+        apart = replace(run, energy=run.energy - others.energy(run.workers))
         start, given, stages = self._start(rows, held, replace(apart, tol=max(run.tol, START_TOL)))
         trial = replace(apart, reporter=run.reporter.named(f"{run.reporter.title}, trial"), history=[])
         plainly, _ = train(rest, start, given, trial, min(max_iter, TRIAL_ITERATIONS), "gk-means")
@@ -247,11 +247,22 @@ class GroupKMeans(AdditiveQuantizer):
         )
         return pays(errors[0] - errors[1])
 
-    def _way(self, effort: int, C: int, K: int) -> GroupAssignment:
-        """How ``effort`` assigns by the final dictionaries."""
+    def _way(self, effort: int, C: int, K: int, swift: bool = False) -> GroupAssignment:
+        """How ``effort`` assigns by the final dictionaries; where it may be ``swift``, by products in bytes."""
         order = self._method(C, K).order if effort > 1 else 1
-        swift = C > 1 and check_relaxation(self.relaxation) > 0
         return GroupAssignment(order, rounds_of(effort), 0, swift and effort <= COARSE_EFFORT, swift)
+
+    def _may_round(self) -> bool:
+        """Whether products in bytes may choose the codes of this model: they would hardly sway them."""
+        C, _, P = self.dictionaries_.shape
+        if C == 1 or check_relaxation(self.relaxation) == 0 or not len(self.history_):
+            return False
+        D = self.dictionaries_.astype(np.float64)
+        means = D.mean(axis=1, keepdims=True)
+        varied = float(np.square(D - means).sum()) / D.shape[1]
+        left = float(self.history_[-1])
+        residual = left / max(1 - left, 1e-9) * (varied + float(np.square(means.sum(axis=0)).sum()))
+        return swayed(C, P, residual / (residual + varied) if residual > 0 else 0.0) <= MOST_SWAYED
 
     def _given_start(self, shape: tuple[int, int, int], scale: float) -> Floats:
         """``init`` as an array."""
@@ -319,8 +330,6 @@ class GroupKMeans(AdditiveQuantizer):
 
     def _encoding(self, effort: int | None, given: bool = False) -> tuple[GroupAssignment, tuple[Dictionaries, ...]]:
         effort = check_effort(self.effort if effort is None else effort)
-        way = self._way(effort, *self.dictionaries_.shape[:2])
-        return replace(way, coarse=way.coarse and not given), (
-            *self.stages_[: 1 if effort == 0 else None],
-            self._final(),
-        )
+        C, K = self.dictionaries_.shape[:2]
+        way = self._way(effort, C, K, not given and self._may_round())
+        return way, (*self.stages_[: 1 if effort == 0 else None], self._final())

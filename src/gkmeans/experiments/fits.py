@@ -46,7 +46,7 @@ def machine(settings: Settings) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "threads": effective_jobs(settings.n_jobs),
         "simd": _core.simd_level(),
-        "products": "amx" if _core.matrix_unit() else "blas",
+        "products": ("amx" if _core.matrix_unit() else "blas") + (" and bytes" if _core.coarse_products() else ""),
         "python": platform.python_version(),
         "numpy": np.__version__,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),

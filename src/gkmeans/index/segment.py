@@ -126,6 +126,7 @@ class Segment:
             else:
                 same = last.ids is not None and np.array_equal(filter, last.ids)
             if same:
+                self._last[:] = [last, *(other for other in tuple(self._last) if other is not last)]
                 return last.packed
         return None
 
@@ -137,20 +138,28 @@ class Segment:
         """
         if not count or 4 * count > self.n:
             return replace(self, keep=keep, alive=count)
-        seen = next((last for last in self._last if np.array_equal(last.words, keep)), None)
+        seen = next((last for last in tuple(self._last) if np.array_equal(last.words, keep)), None)
         if not often and seen is None:
             self._remember(Remembered(keep, None, None), None)
             return replace(self, keep=keep, alive=count)
         packed = seen.packed if seen is not None else None
         together = self._packed(keep, count) if packed is None else packed
-        few = ids is not None and len(ids) <= self.n  # those of other segments may be many
+        few = ids is not None and len(ids) <= 2 * count  # those of other segments may be many
         self._remember(Remembered(keep, ids.copy() if ids is not None and few else None, together), seen)
         return together
 
     def _remember(self, filter: Remembered, seen: Remembered | None) -> None:
-        """Put a filter first, in the place of what was ``seen`` of it; of those that came once only one is kept."""
+        """Put a filter first, in the place of what was ``seen`` of it; of those that came once only one is kept.
+
+        All that are packed have no more than a quarter of the rows.
+        """
         packed = [last for last in self._last if last.packed is not None and last is not seen]
-        self._last[:] = [filter, *packed[: FILTERS if filter.packed is None else FILTERS - 1]]
+        kept, rows = [filter], 0 if filter.packed is None else filter.packed.n
+        for last in packed[: FILTERS if filter.packed is None else FILTERS - 1]:
+            rows += last.packed.n if last.packed is not None else 0
+            if 4 * rows <= self.n:
+                kept.append(last)
+        self._last[:] = kept
 
     def _packed(self, keep: Words, count: int) -> Segment:
         """The ``count`` rows of the words, together."""
