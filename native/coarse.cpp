@@ -97,7 +97,7 @@ static void tile(int Q, std::size_t wide, const std::uint8_t* A, const float* le
     }
 }
 
-void coarse_multiply(const CoarseSizes& s, const float* A, const std::uint8_t* B, float* out, void* work) {
+void coarse_multiply(const Sizes& s, const float* A, const std::uint8_t* B, float* out, void* work) {
     const int Q = quads(s.P), panels = coarse_panels(s.m);
     const std::size_t wide = static_cast<std::size_t>(Q) * kQuad;
     float* levels = static_cast<float*>(work);

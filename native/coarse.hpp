@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "matrix.hpp"
+
 namespace gkmeans {
 
 constexpr int kQuad = 4;               // numbers of a row that one lane takes in
@@ -33,13 +35,8 @@ bool has_coarse_products();
 // B (m, P) in levels: out (coarse_size(m, P)), 64-aligned.
 void coarse_pack(int m, int P, const float* B, std::uint8_t* out);
 
-struct CoarseSizes {
-    int G, n, m, P;     // m a multiple of 16
-    std::size_t apart;  // floats from one matrix of `out` to the next
-};
-
-// out[g] (n, m) = A (n, P) times B[g]^T for each of G matrices of m rows, packed one after the other. `work`
-// holds coarse_workspace(P) bytes, 64-aligned.
-void coarse_multiply(const CoarseSizes&, const float* A, const std::uint8_t* B, float* out, void* work);
+// out[g] (n, m) = A (n, P) times B[g]^T for each of G matrices of m rows, a multiple of 16, packed one after
+// the other. `work` holds coarse_workspace(P) bytes, 64-aligned.
+void coarse_multiply(const Sizes&, const float* A, const std::uint8_t* B, float* out, void* work);
 
 }  // namespace gkmeans

@@ -86,8 +86,8 @@ bool has_coarse_products() {
     static const bool has = [] {
         has_matrix_unit();  // refuses a value that is not known
         const char* set = std::getenv("GKMEANS_PRODUCTS");
-        return !(set && *set) && __builtin_cpu_supports("avx512vnni") &&
-               __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+        return !(set && *set) && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512vl");
     }();
     return has;
 #else
@@ -97,7 +97,7 @@ bool has_coarse_products() {
 
 #ifndef GKMEANS_X86  // never called
 void coarse_pack(int, int, const float*, std::uint8_t*) {}
-void coarse_multiply(const CoarseSizes&, const float*, const std::uint8_t*, float*, void*) {}
+void coarse_multiply(const Sizes&, const float*, const std::uint8_t*, float*, void*) {}
 #endif
 #ifndef GKMEANS_AMX
 void pack(int, int, const float*, std::uint16_t*) {}
