@@ -29,7 +29,7 @@ static inline std::size_t coarse_workspace(int P) {
     return static_cast<std::size_t>(kCoarseRows) * (quads(P) * kQuad + sizeof(float)) + 64;
 }
 
-// dispatch.cpp: false where GKMEANS_PRODUCTS=blas.
+// dispatch.cpp: false where GKMEANS_PRODUCTS names something else.
 bool has_coarse_products();
 
 // B (m, P) in levels: out (coarse_size(m, P)), 64-aligned.

@@ -1,5 +1,4 @@
-// Which level runs: the best this CPU has, or the one GKMEANS_SIMD names; and what
-// makes products.
+// Which level runs: the best this CPU has, or the one GKMEANS_SIMD names; and what makes products.
 #include <cstdlib>
 #include <cstring>
 #include <stdexcept>
@@ -99,7 +98,7 @@ bool has_coarse_products() {
 void coarse_pack(int, int, const float*, std::uint8_t*) {}
 void coarse_multiply(const Sizes&, const float*, const std::uint8_t*, float*, void*) {}
 #endif
-#ifndef GKMEANS_AMX
+#ifndef GKMEANS_AMX  // never called
 void pack(int, int, const float*, std::uint16_t*) {}
 void multiply(const Sizes&, const float*, const std::uint16_t*, float*, void*) {}
 #endif

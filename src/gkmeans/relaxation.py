@@ -93,6 +93,8 @@ class Folds:
         self.rows, self.seed = rows, int(rng.integers(2**63))
         self.of = rows.folds(FOLDS, self.seed)
         self.places = [self._spaced(np.flatnonzero(self.of == f)) for f in range(FOLDS)]
+        # those of the rows held that show the residual
+        self.some = [slice(None, None, -(-len(places) // SPREAD_ROWS)) for places in self.places]
         together = rows.take(np.concatenate(self.places))
         edges = np.cumsum([0, *map(len, self.places)])
         self.held = [together.take(np.arange(*edges[f : f + 2])) for f in range(FOLDS)]
@@ -120,20 +122,19 @@ class Folds:
     def heated(self, trained: Sequence[Dictionaries], heat: float, codes: Codes, run: Run) -> list[Dictionaries]:
         """The dictionaries of each fold with noise on every codeword, ``heat`` deviations of the fold's residual."""
         seeds = run.rng.integers(2**63, size=FOLDS)
-        some = [slice(None, None, -(-len(places) // SPREAD_ROWS)) for places in self.places]
-        chosen = [codes[places[s]] for places, s in zip(self.places, some, strict=True)]  # which may lie on a cluster
+        # the codes may lie on a cluster
+        chosen = [codes[places[s]] for places, s in zip(self.places, self.some, strict=True)]
 
         def one(f: int) -> Dictionaries:
-            deviation = spread(trained[f], self.held[f].block(some[f]), chosen[f])
+            deviation = spread(trained[f], self.held[f].block(self.some[f]), chosen[f])
             return heated(trained[f], deviation, heat, np.random.default_rng(seeds[f]))
 
         return run.workers.map(one, range(FOLDS))
 
     def unexplained(self, fitted: Dictionaries, codes: Codes) -> float:
         """Share of the rows' variance that the residual has, by rows of all folds."""
-        some = [slice(None, None, -(-len(places) // SPREAD_ROWS)) for places in self.places]
-        X = np.concatenate([held.block(s) for held, s in zip(self.held, some, strict=True)])
-        chosen = codes[np.concatenate([places[s] for places, s in zip(self.places, some, strict=True)])]
+        X = np.concatenate([held.block(s) for held, s in zip(self.held, self.some, strict=True)])
+        chosen = codes[np.concatenate([places[s] for places, s in zip(self.places, self.some, strict=True)])]
         variance = float(np.var(X, axis=0, dtype=np.float64).sum())
         left = float(np.square(spread(fitted, X, chosen), dtype=np.float64).sum())
         return min(1.0, left / variance) if variance > 0 else 1.0
