@@ -15,8 +15,8 @@ import gkmeans as gk
 from conftest import correlated, message_of, same_bits
 from gkmeans import _rows, survey
 from gkmeans._frame import Frame
-from gkmeans._parallel import Workers, ahead, behind
-from gkmeans._rows import Rows, Stream, regrouped
+from gkmeans._parallel import Workers, ahead, behind, regrouped
+from gkmeans._rows import Rows, Stream
 from gkmeans.dictionaries import Dictionaries
 from gkmeans.survey import Distinct
 from gkmeans.update import Statistics

@@ -41,12 +41,6 @@ def few(rng):
     return correlated(rng, 900, 5)
 
 
-@pytest.fixture
-def untried(monkeypatch):
-    """Relaxed training, whatever a trial would say."""
-    monkeypatch.setattr(gk.GroupKMeans, "_relaxing_pays", lambda self, *rest: True)
-
-
 @pytest.fixture(scope="module")
 def client():
     """Two processes of one thread each."""

@@ -14,7 +14,7 @@ from gkmeans import update
 from gkmeans._frame import Frame
 from gkmeans._parallel import Workers
 from gkmeans._rows import Rows
-from gkmeans._solve import Cholesky
+from gkmeans._solve import Cholesky, CholeskyAlone
 from gkmeans.assignment import GroupAssignment, assign, assign_block
 from gkmeans.dictionaries import Block, Dictionaries, Tables
 from gkmeans.rotation import cross_product, procrustes
@@ -213,14 +213,32 @@ def test_a_rough_solution_of_many_codewords_is_near_the_exact_one(rng, workers):
 
 
 def test_a_rough_solution_that_fails_is_made_exactly(rng, workers, monkeypatch):
-    def refused(A, workers):
+    def refused(A):
         if A.dtype == np.float32:
             raise np.linalg.LinAlgError
-        return Cholesky(A, workers)
+        return CholeskyAlone(A)
 
-    monkeypatch.setattr("gkmeans.update.Cholesky", refused)
+    monkeypatch.setattr("gkmeans.update.CholeskyAlone", refused)
     statistics = Statistics.of(rng.standard_normal((100, 3)), rng.integers(0, 4, (100, 2)), 4)
     assert statistics.normal(slice(0, 2), workers, 1.0, rough=True).factor.A.dtype == np.float64
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_factor_made_alone_solves_as_that_of_several_threads(dtype, rng, workers):
+    for m, q in ((1, 1), (7, 3), (200, 65), (450, 0)):
+        L = np.tril(rng.standard_normal((m, m))) + 3 * np.sqrt(m) * np.eye(m)
+        A, right = (L @ L.T).astype(dtype), rng.standard_normal((m, q))
+        alone = CholeskyAlone(np.tril(A)).solve(right)
+        assert alone.dtype == dtype
+        assert alone.shape == (m, q)
+        tolerance = {"rtol": 1e-3, "atol": 1e-4} if dtype == np.float32 else {"rtol": 1e-9, "atol": 1e-12}
+        np.testing.assert_allclose(alone, np.linalg.solve(L @ L.T, right), **tolerance)
+        np.testing.assert_allclose(alone, Cholesky(np.tril(A), workers).solve(right), **tolerance)
+
+
+def test_a_factor_of_what_is_not_positive_is_refused():
+    with pytest.raises(np.linalg.LinAlgError, match="row 2 of 2"):
+        CholeskyAlone(np.array([[1.0, 0.0], [2.0, 1.0]]))
 
 
 def test_a_rough_solution_is_in_float32_where_the_shrinkage_allows_it(rng, workers):

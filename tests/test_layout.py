@@ -45,7 +45,7 @@ LINE = [
         "initialization.random",
         "initialization.kmeans",
     ),
-    *("initialization.hierarchical", "initialization.grown", "relaxation", "encoding", "streaming"),
+    *("initialization.hierarchical", "initialization.grown", "narrowing", "relaxation", "encoding", "streaming"),
     *(
         "estimators",
         "estimators.saving",

@@ -9,7 +9,7 @@ from conftest import correlated, message_of, same_bits
 from gkmeans import passes, relaxation
 from gkmeans._frame import Frame
 from gkmeans._progress import Reporter
-from gkmeans._rows import Rows
+from gkmeans._rows import Rows, decode
 from gkmeans.assignment import GroupAssignment
 from gkmeans.dictionaries import Dictionaries
 from gkmeans.relaxation import FOLDS, ITERATIONS, Shrinkage, heated, mean_of, spread, warmed
@@ -21,12 +21,6 @@ INITS = ("random", "kmeans", "hierarchical")
 
 def small(C=4, K=8, **options):
     return gk.GroupKMeans(C, K, **({"max_iter": 6, "init_iter": 3, "random_state": 0} | options))
-
-
-@pytest.fixture
-def untried(monkeypatch):
-    """Relaxed training, whatever a trial would say."""
-    monkeypatch.setattr(gk.GroupKMeans, "_relaxing_pays", lambda self, *rest: True)
 
 
 def rows_of(X):
@@ -201,7 +195,8 @@ def test_shrinkage_follows_the_held_rows(workers):
 
     def solved(shrinkage, held):
         rows = rows_of(np.full((2, 1), held))
-        return float(shrinkage.solved(start, others, rows, codes, a_run(rows, workers)).D[0].item())
+        fits = [updated(start, others, workers, points, rough=True) for points in (shrinkage.points, shrinkage.tried)]
+        return float(shrinkage.better(*fits, rows, codes, a_run(rows, workers)).D[0].item())
 
     shrinkage = Shrinkage()
     assert solved(shrinkage, 3.0) == pytest.approx(12 / 5, rel=1e-3)  # nearer than 6
@@ -304,13 +299,15 @@ def test_spread_is_the_deviation_of_the_residual(solution):
     X, codes, fitted = solution
     X[7, 2] = 1000  # a column that one row carries
     residual = X - reference.decode(fitted.D[0].astype(float), codes)
-    np.testing.assert_allclose(spread(fitted, X, codes), np.sqrt((residual**2).mean(axis=0)), rtol=1e-4)
+    np.testing.assert_allclose(
+        spread((X - decode(fitted.D[0], codes)).astype(np.float32)), np.sqrt((residual**2).mean(axis=0)), rtol=1e-4
+    )
 
 
 def test_spread_of_rows_that_are_met_exactly_is_nothing():
     X, codes = np.array([[1.0], [2.0]] * 50), np.array([[0], [1]] * 50, np.uint8)
     fitted = Dictionaries.single(np.array([[[1.0], [2.0]]], np.float32))
-    assert spread(fitted, X, codes).tolist() == [0]
+    assert spread((X - decode(fitted.D[0], codes)).astype(np.float32)).tolist() == [0]
 
 
 @pytest.mark.parametrize("heat", [0.3, 1.0])
@@ -355,7 +352,7 @@ def test_fewer_than_four_rows_a_codeword_are_trained_plainly(rng):
 
 
 def test_rows_held_out_reject_a_relaxation_that_spoils_the_dictionaries(rng, monkeypatch):
-    def spoiled(rows, start, codes, run, way, temperature, max_iter):
+    def spoiled(rows, start, codes, run, way, temperature, max_iter, narrow):
         calls.append(len(rows))
         return Dictionaries.single(0 * start.full()), np.zeros((len(rows), 2), np.uint8), 0.0
 

@@ -32,7 +32,10 @@ def restored_dictionaries(arrays: _files.Arrays, prefix: str, edges: Any, shape:
     """Dictionaries of shape (C, K, P) from what ``packed_dictionaries`` gave, its names after ``prefix`` and a dot."""
     C, K, P = shape
     dims, dictionaries = ([int(edge) for edge in axis] for axis in edges)
-    for axis, end in ((dims, P), (dictionaries, C)):
+    R = tensor(arrays, f"{prefix}.R", np.dtype(np.float32), 2) if f"{prefix}.R" in arrays else None
+    if R is not None and not (len(R) == P and 1 <= R.shape[1] <= P):
+        raise ValueError(f"{prefix} with a rotation of shape {R.shape}")
+    for axis, end in ((dims, P if R is None else R.shape[1]), (dictionaries, C)):
         if axis[0] != 0 or axis[-1] != end or sorted(set(axis)) != axis or len(axis) != len(dims):
             raise ValueError(f"{prefix} with block edges {axis} for {end}")
     blocks = tuple(
@@ -44,9 +47,6 @@ def restored_dictionaries(arrays: _files.Arrays, prefix: str, edges: Any, shape:
         if Du.shape != (dictionaries[u + 1] - dictionaries[u], K, dims[u + 1] - dims[u]):
             raise ValueError(f"{prefix} with dictionaries of shape {Du.shape} in {block}")
         D.append(Du)
-    R = tensor(arrays, f"{prefix}.R", np.dtype(np.float32), 2) if f"{prefix}.R" in arrays else None
-    if R is not None and R.shape != (P, P):
-        raise ValueError(f"{prefix} with a rotation of shape {R.shape}")
     return Dictionaries(blocks, tuple(D), R)
 
 

@@ -60,6 +60,21 @@ def ahead(items: Iterable[Item]) -> Iterator[Item]:
             yield item
 
 
+def regrouped(batches: Iterable[NDArray[Any]], size: int) -> Iterator[NDArray[Any]]:
+    """The rows of the batches, ``size`` at a time."""
+    waiting: list[NDArray[Any]] = []
+    count = 0
+    for batch in batches:
+        waiting.append(batch)
+        count += len(batch)
+        while count >= size:
+            rows = waiting[0] if len(waiting) == 1 else np.concatenate(waiting)
+            yield rows[:size]
+            waiting, count = [rows[size:]], count - size
+    if count:
+        yield np.concatenate(waiting)
+
+
 @contextmanager
 def behind(use: Callable[[Item], None]) -> Iterator[Callable[[Item], None]]:
     """A function that hands an item to ``use``, on a thread of its own, once that is done with the item before."""

@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 
 from . import _core
 from ._frame import Frame
-from ._parallel import Workers, ahead, spans
+from ._parallel import Workers, ahead, regrouped, spans
 from ._sums import UNIT_ROWS, Doubles, dealt, grid_for
 
 Floats = NDArray[np.float32]
 Codes = NDArray[np.unsignedinteger]
-
 Result = TypeVar("Result", covariant=True)
 
 READ_ROWS = UNIT_ROWS
@@ -128,6 +127,10 @@ class Here:
         """Codes of all rows."""
         return completed(codes, left_out, theirs)
 
+    def replaced(self, values: Any, frame: Frame) -> Data:
+        """Other rows in the place of these."""
+        return Rows(values, frame)
+
 
 class Rows(Here):
     """Rows of ``X`` (n, P), of any numeric dtype and layout, in a frame."""
@@ -137,6 +140,7 @@ class Rows(Here):
         self.frame = frame
         self.n_features = int(X.shape[1])
         self._work = np.float32 if X.dtype.name in _EXACT_IN_FLOAT32 else np.float64
+        self._as_it_is = X.dtype == np.float32 and frame.scale == 1.0 and not frame.shift.any()
 
     def __len__(self) -> int:
         return len(self.X)
@@ -152,7 +156,10 @@ class Rows(Here):
 
     def block(self, rows: slice | NDArray[np.intp], columns: slice = slice(None)) -> Floats:
         """``(X[rows, columns] − shift) · scale`` as float32."""
-        out = np.subtract(self.X[:, columns][rows], self.frame.shift[columns], dtype=self._work)
+        found: NDArray[Any] = self.X[:, columns][rows]
+        if self._as_it_is:
+            return found.copy() if isinstance(rows, slice) else np.ascontiguousarray(found)
+        out = np.subtract(found, self.frame.shift[columns], dtype=self._work)
         if self.frame.scale != 1.0:
             out *= self.frame.scale
         return np.ascontiguousarray(out, dtype=np.float32)
@@ -249,6 +256,9 @@ class Data(Source, Protocol):
         """The same rows in another frame."""
         ...
 
+    def replaced(self, values: Any, frame: Frame) -> Data:
+        """Other rows in the place of these, ``values`` (n, r) as a pass over these gave them, in a frame."""
+
 
 class Part(Here):
     """The rows of a chunk that ``index`` (m,), in rising order, names, read where they lie."""
@@ -323,21 +333,6 @@ class Without(Here):
     def grid(self, more: Doubles | float = 0.0) -> Doubles:
         """That of all rows."""
         return self.rows.grid(more)
-
-
-def regrouped(batches: Iterable[NDArray[Any]], size: int) -> Iterator[NDArray[Any]]:
-    """The rows of the batches, ``size`` at a time."""
-    waiting: list[NDArray[Any]] = []
-    count = 0
-    for batch in batches:
-        waiting.append(batch)
-        count += len(batch)
-        while count >= size:
-            rows = waiting[0] if len(waiting) == 1 else np.concatenate(waiting)
-            yield rows[:size]
-            waiting, count = [rows[size:]], count - size
-    if count:
-        yield np.concatenate(waiting)
 
 
 class Residual(Here):

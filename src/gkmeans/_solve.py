@@ -1,9 +1,14 @@
-"""The normal equations of the update solved: a Cholesky factor by several threads, or conjugate gradients."""
+"""The normal equations of the update solved: a Cholesky factor by several threads or by one, or conjugate gradients."""
 
 from __future__ import annotations
 
+import ctypes
+from functools import lru_cache
+from typing import Any
+
 import numpy as np
 import scipy.linalg
+import scipy.linalg.cython_lapack
 import scipy.sparse
 from numpy.typing import NDArray
 
@@ -54,6 +59,42 @@ class Cholesky:
         for (start, stop), inverse in zip(reversed(self.panels), reversed(self.inverse), strict=True):
             x[start:stop] = inverse.T @ (x[start:stop] - self.A[stop:, start:stop].T @ x[stop:])
         return x
+
+
+class CholeskyAlone:
+    """Cholesky factor of ``A`` (m, m) in its lower triangle, in place, by LAPACK on the calling thread.
+
+    It runs outside Python's lock, where scipy's own functions do not, so that several systems are solved at once.
+    """
+
+    def __init__(self, A: NDArray[np.floating]) -> None:
+        self.A = A
+        failed = ctypes.c_int()
+        m = ctypes.c_int(len(A))
+        # what lies row by row is LAPACK's upper triangle
+        _lapack("potrf", A.dtype)(b"U", ctypes.byref(m), A.ctypes.data, ctypes.byref(m), ctypes.byref(failed))
+        if failed.value:
+            raise scipy.linalg.LinAlgError(f"row {failed.value} of {len(A)} is not positive")
+
+    def solve(self, right: NDArray[np.floating]) -> NDArray[np.floating]:
+        """``A⁻¹ right`` for (m, q) right-hand sides."""
+        x = np.array(right.T, self.A.dtype, order="C")
+        m, q, failed = ctypes.c_int(len(self.A)), ctypes.c_int(len(x)), ctypes.c_int()
+        potrs, size = _lapack("potrs", self.A.dtype), ctypes.byref(m)
+        potrs(b"U", size, ctypes.byref(q), self.A.ctypes.data, size, x.ctypes.data, size, ctypes.byref(failed))
+        out: NDArray[np.floating] = x.T
+        return out
+
+
+@lru_cache
+def _lapack(name: str, dtype: np.dtype[Any]) -> Any:
+    """A function of LAPACK for real numbers of this kind; Python's lock is open while it runs."""
+    capsule = scipy.linalg.cython_lapack.__pyx_capi__[("s" if dtype == np.float32 else "d") + name]
+    of, where = ctypes.pythonapi.PyCapsule_GetName, ctypes.pythonapi.PyCapsule_GetPointer
+    of.restype, of.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    where.restype, where.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    numbers = {"potrf": 4, "potrs": 7}[name]
+    return ctypes.CFUNCTYPE(None, ctypes.c_char_p, *[ctypes.c_void_p] * numbers)(where(capsule, of(capsule)))
 
 
 def conjugate_gradients(

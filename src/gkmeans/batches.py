@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from . import vectors
 from ._batched import Opened
-from ._rows import READ_ROWS, regrouped
+from ._parallel import regrouped
+from ._rows import READ_ROWS
 from ._validation import check_rows
 
 Batch = ArrayLike | str | os.PathLike[str]

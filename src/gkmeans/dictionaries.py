@@ -39,7 +39,10 @@ class Block:
 
 @dataclass(frozen=True)
 class Dictionaries:
-    """One (C_u, K, P_u) array for each block u, and the rotation R (P, P) with rows ``x R``, or None."""
+    """One (C_u, K, P_u) array for each block u, and the rotation R with rows ``x R``, or None.
+
+    R is (P, P), or (P, r) with orthonormal columns where the blocks have r dimensions (narrowing.py).
+    """
 
     blocks: tuple[Block, ...]
     D: tuple[Floats, ...]
@@ -54,7 +57,8 @@ class Dictionaries:
     @property
     def shape(self) -> tuple[int, int, int]:
         """(C, K, P)."""
-        return self.blocks[-1].dictionaries.stop, self.D[0].shape[1], self.blocks[-1].dims.stop
+        P = self.blocks[-1].dims.stop if self.R is None else len(self.R)
+        return self.blocks[-1].dictionaries.stop, self.D[0].shape[1], P
 
     @property
     def groups(self) -> tuple[slice, ...]:
@@ -64,19 +68,20 @@ class Dictionaries:
     def full(self) -> Floats:
         """Full-length dictionaries (C, K, P): ``D Rᵀ`` with zeros outside the blocks."""
         C, K, P = self.shape
-        out = np.zeros((C, K, P), np.float32)
+        r = self.blocks[-1].dims.stop
+        out = np.zeros((C, K, r), np.float32)
         for block, D in zip(self.blocks, self.D, strict=True):
             out[block.dictionaries, :, block.dims] = D
         if self.R is None:
             return out
-        return np.ascontiguousarray((out.reshape(C * K, P) @ self.R.T).reshape(C, K, P))
+        return np.ascontiguousarray((out.reshape(C * K, r) @ self.R.T).reshape(C, K, P))
 
     def rotate(self, X: Floats, coarse: bool = False) -> Floats:
         """Rows ``X`` (m, P) in the coordinates of the blocks; ``coarse`` by products in bytes, where there are such."""
         if self.R is None:
             return X
         turn = self._coarse_turn if coarse else self._turn
-        out: Floats = turn.into(X, np.empty((1, *X.shape), np.float32))[0]
+        out: Floats = turn.into(X, np.empty((1, len(X), self.R.shape[1]), np.float32))[0]
         return out
 
     def ready(self, coarse: bool = False) -> None:
@@ -137,7 +142,8 @@ class Tables:
             workers.map(lambda c: similar_order(D[c], width) if pairs else np.arange(K, dtype=np.int32), range(C))
         )
         padded = np.zeros((C, Kp, P), np.float32)
-        padded[:, :K] = np.take_along_axis(D, order_of[:, :, None], axis=1)
+        for c, some in enumerate(order_of):
+            np.take(D[c], some, axis=0, out=padded[c, :K])
         N = aligned(C, Kp)
         N[:] = np.inf
         N[:, :K] = np.einsum("ckp,ckp->ck", padded[:, :K], padded[:, :K], dtype=np.float64) / 2

@@ -25,9 +25,9 @@ from . import vectors
 from ._batched import Opened
 from ._files import FileError, write_bytes
 from ._lock import Lock
-from ._parallel import Workers, ahead, behind
+from ._parallel import Workers, ahead, behind, regrouped
 from ._progress import Reporter
-from ._rows import Codes, Rows, chunk_rows, regrouped
+from ._rows import Codes, Rows, chunk_rows
 from ._validation import check_n_jobs, check_rows
 from .dictionaries import code_dtype
 from .encoding import Encoder

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ._parallel import Lock, Workers
-from ._rows import Codes, Part, Source
+from ._parallel import Lock, Workers, spans
+from ._rows import READ_ROWS, Codes, Floats, Part, Source
 from ._sums import Doubles, exact
 from .assignment import Method, assign
 from .dictionaries import TABLE_BYTES, Dictionaries, Tables, code_dtype, table_bytes
@@ -89,6 +89,29 @@ class Collect:
             for f, mine, part in parts_of(chunk, fold_of[where], self.count, range(self.count)):
                 out[f].take_in(part, codes[where][mine], self.grid, workers)
         return Passed(codes, 0, out)
+
+
+class Project:
+    """Rows in the coordinates of an orthonormal ``basis`` (P, r), as codes; the error is what lies outside of it."""
+
+    def __init__(self, basis: Floats) -> None:
+        self.basis = basis
+
+    def over(self, rows: Source, codes: Codes | None, workers: Workers, first: int = 0) -> Passed:
+        """One pass over rows."""
+        out: Any = np.empty((len(rows), self.basis.shape[1]), np.float32)
+        outside, error = np.empty(len(rows), np.float32), 0
+        for where, chunk in rows.chunks():
+
+            def one(span: tuple[int, int], chunk: Source = chunk, first: int = where.start) -> None:
+                X, part = chunk.block(slice(*span)), slice(first + span[0], first + span[1])
+                np.matmul(X, self.basis, out=out[part])
+                lengths = [np.einsum("ij,ij->i", rows, rows, dtype=np.float64) for rows in (X, out[part])]
+                outside[part] = np.maximum(lengths[0] - lengths[1], 0)
+
+            workers.map(one, spans(len(chunk), READ_ROWS))
+            error += exact(outside[where])
+        return Passed(out, error, [])
 
 
 def parts_of(

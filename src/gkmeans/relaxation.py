@@ -23,6 +23,7 @@ from ._sums import Doubles, rounded
 from .assignment import GroupAssignment, assign
 from .checkpoint import State
 from .dictionaries import Dictionaries, squared_errors
+from .narrowing import Narrow
 from .passes import Collect, Sweep
 from .products import MOST_SWAYED, swayed
 from .training import Candidates, Run, Task, collected, sweep, updated
@@ -50,16 +51,21 @@ class Shrinkage:
     points: float = 1.0
     factor: float = 4.0
 
-    def solved(self, start: Dictionaries, others: Statistics, held: Source, codes: Codes, run: Run) -> Dictionaries:
-        """Dictionaries by the ``others``; what suits the rows ``held``, with their ``codes``, better is kept."""
-        tried = self.points * self.factor
-        fits = [updated(start, others, run.workers, points, rough=True) for points in (self.points, tried)]
-        now, then = (held_error(fit, held, codes, run) for fit in fits)
-        if then < now:
-            self.points = tried
-            return fits[1]
+    @property
+    def tried(self) -> float:
+        """Points to try beside the present ones."""
+        return self.points * self.factor
+
+    def better(self, now: Dictionaries, then: Dictionaries, held: Source, codes: Codes, run: Run) -> Dictionaries:
+        """Dictionaries solved with the points of ``now`` or with those ``tried``: what suits the rows ``held`` better.
+
+        The points become those. ``codes`` are what the rows start from.
+        """
+        if held_error(then, held, codes, run) < held_error(now, held, codes, run):
+            self.points = self.tried
+            return then
         self.factor = 0.5 if self.factor > 1 else 2.0
-        return fits[0]
+        return now
 
 
 def held_error(fitted: Dictionaries, held: Source, codes: Codes, run: Run) -> float:
@@ -89,8 +95,8 @@ def judge(iteration: int) -> int | None:
 class Folds:
     """The rows dealt into folds: the fold of each row, and rows spread over each fold that stand for it."""
 
-    def __init__(self, rows: Source, rng: np.random.Generator) -> None:
-        self.rows, self.seed = rows, int(rng.integers(2**63))
+    def __init__(self, rows: Source, rng: np.random.Generator, narrow: Narrow | None = None) -> None:
+        self.rows, self.seed, self.narrow = rows, int(rng.integers(2**63)), narrow
         self.of = rows.folds(FOLDS, self.seed)
         self.places = [self._spaced(np.flatnonzero(self.of == f)) for f in range(FOLDS)]
         # those of the rows held that show the residual
@@ -110,13 +116,18 @@ class Folds:
 
     def solved(self, state: State, parts: Sequence[Statistics], shrinkage: Shrinkage, run: Run) -> list[Dictionaries]:
         """Dictionaries for each fold by the statistics of the others; at times one fold judges the shrinkage."""
-        out = []
-        for f, held in enumerate(self.held):
-            others, before = reduce(add, [*parts[:f], *parts[f + 1 :]]), state.dictionaries[f]
-            if f == judge(state.iteration + 1):
-                out.append(shrinkage.solved(before, others, held, state.codes[self.places[f]], run))
-            else:
-                out.append(updated(before, others, run.workers, shrinkage.points, rough=True))
+
+        def one(task: tuple[int, float]) -> Dictionaries:
+            f, points = task
+            others = reduce(add, [*parts[:f], *parts[f + 1 :]])
+            return updated(state.dictionaries[f], others, run.workers, points, rough=True)
+
+        tasks, judging = [(f, shrinkage.points) for f in range(FOLDS)], judge(state.iteration + 1)
+        if judging is None:
+            return run.workers.map(one, tasks)
+        *out, then = run.workers.map(one, [*tasks, (judging, shrinkage.tried)])
+        codes = state.codes[self.places[judging]]
+        out[judging] = shrinkage.better(out[judging], then, self.held[judging], codes, run)
         return out
 
     def heated(self, trained: Sequence[Dictionaries], heat: float, codes: Codes, run: Run) -> list[Dictionaries]:
@@ -126,8 +137,9 @@ class Folds:
         chosen = [codes[places[s]] for places, s in zip(self.places, self.some, strict=True)]
 
         def one(f: int) -> Dictionaries:
-            deviation = spread(trained[f], self.held[f].block(self.some[f]), chosen[f])
-            return heated(trained[f], deviation, heat, np.random.default_rng(seeds[f]))
+            residual = self.held[f].block(self.some[f]) - decode(trained[f].D[0], chosen[f])
+            noise = spread(residual) if self.narrow is None else self.narrow.noise(residual)
+            return heated(trained[f], noise, heat, np.random.default_rng(seeds[f]))
 
         return run.workers.map(one, range(FOLDS))
 
@@ -135,8 +147,9 @@ class Folds:
         """Share of the rows' variance that the residual has, by rows of all folds."""
         X = np.concatenate([held.block(s) for held, s in zip(self.held, self.some, strict=True)])
         chosen = codes[np.concatenate([places[s] for places, s in zip(self.places, self.some, strict=True)])]
-        variance = float(np.var(X, axis=0, dtype=np.float64).sum())
-        left = float(np.square(spread(fitted, X, chosen), dtype=np.float64).sum())
+        outside = 0.0 if self.narrow is None else float(self.narrow.columns.sum())
+        variance = float(np.var(X, axis=0, dtype=np.float64).sum()) + outside
+        left = float(np.square(spread(X - decode(fitted.D[0], chosen)), dtype=np.float64).sum()) + outside
         return min(1.0, left / variance) if variance > 0 else 1.0
 
     def assigned(
@@ -155,16 +168,18 @@ def relax(
     way: GroupAssignment,
     temperature: float,
     max_iter: int,
+    narrow: Narrow | None = None,
 ) -> tuple[Dictionaries, Codes, float]:
     """Dictionaries, codes and shrinkage after at most ``max_iter`` iterations; the run's history grows.
 
     The noise that the codes see goes from ``temperature`` times the residual, dimension by dimension, down to nothing.
-    The history holds the distortion of each fold by the dictionaries of the others, and of all rows in the end.
+    The history holds the distortion of each fold by the dictionaries of the others, and of all rows in the end. Where
+    the rows are those of ``narrow``, the noise is that of the wide ones.
     """
     iterations = min(ITERATIONS, max_iter - 1) if len(rows) >= FOLDS else 0
-    folds, task, candidates = Folds(rows, run.rng), Task(run, len(rows)), Candidates(rows)
+    folds, task, candidates = Folds(rows, run.rng, narrow), Task(run, len(rows)), Candidates(rows)
     C, _, P = start.shape
-    state = task.saved()
+    state = task.saved(start)
     if state is None:
         if codes is None:
             codes, _, _ = sweep(rows, start, GroupAssignment(1), None, run.workers)
@@ -216,9 +231,17 @@ def warmed(C: int, unexplained: float, temperature: float) -> float:
 
 
 def settled(
-    rows: Source, fitted: Dictionaries, codes: Codes, points: float, run: Run, way: GroupAssignment
+    rows: Source,
+    fitted: Dictionaries,
+    codes: Codes,
+    points: float,
+    run: Run,
+    way: GroupAssignment,
+    narrow: Narrow | None = None,
 ) -> tuple[Dictionaries, Codes]:
-    """One more iteration without noise or folds: what was relaxed without some rows takes them in."""
+    """One more iteration without noise or folds: what was relaxed without some rows, or columns, takes them in."""
+    if narrow is not None:
+        run.outside, fitted = 0.0, narrow.wide(fitted)
     statistics = collected(rows, codes, fitted, run.workers)
     final = updated(fitted, statistics, run.workers, points)
     codes, error, _ = sweep(rows, final, way, codes, run.workers)
@@ -227,21 +250,26 @@ def settled(
     return final, codes
 
 
-def spread(fitted: Dictionaries, X: Floats, codes: Codes) -> Floats:
-    """Root mean square of the residual in each dimension, (P,), of rows ``X`` with the codes given."""
-    residual = X - decode(fitted.D[0], codes)
+def spread(residual: Floats) -> Floats:
+    """Root mean square of the residual (m, P) in each dimension, (P,)."""
     mean: Doubles = np.square(residual, dtype=np.float64).mean(axis=0)
     return np.sqrt(mean).astype(np.float32)
 
 
-def heated(fitted: Dictionaries, deviation: Floats, heat: float, rng: np.random.Generator) -> Dictionaries:
-    """``fitted`` with noise on every codeword: the sum of one from each dictionary moves by ``heat`` deviations."""
+def heated(fitted: Dictionaries, noise: Floats, heat: float, rng: np.random.Generator) -> Dictionaries:
+    """``fitted`` with noise on every codeword: the sum of one from each dictionary moves by ``heat`` deviations.
+
+    ``noise`` holds the deviation of each dimension (P,), or a factor (P, P) of their covariance.
+    """
     if heat == 0:
         return fitted
     [D] = fitted.D
-    sigma = np.float32(heat / np.sqrt(len(D))) * deviation
+    sigma = np.float32(heat / np.sqrt(len(D))) * noise
     moved: Floats = rng.standard_normal(D.shape, dtype=np.float32)
-    moved *= sigma
+    if sigma.ndim == 1:
+        moved *= sigma
+    else:
+        moved = (moved.reshape(-1, len(sigma)) @ sigma).reshape(D.shape)
     moved += D
     return replace(fitted, D=(moved,))
 

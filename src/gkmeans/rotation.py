@@ -1,7 +1,7 @@
 """The rotation of the hierarchical stages: an orthogonal Procrustes problem, Sec. 2.3.1, Eq. 19.
 
-``min ‖X R − X̂‖`` over orthogonal R needs only ``M = Xᵀ X̂``, and as X̂ is made of codewords, ``M = Σ_c W_cᵀ D_c``:
-the statistics of the update give it without another pass over the data.
+``min ‖X − X̂ Rᵀ‖`` over R with orthonormal columns needs only ``M = Xᵀ X̂``, and as X̂ is made of codewords,
+``M = Σ_c W_cᵀ D_c``: the statistics of the update give it without another pass over the data.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ PULL = 1e-7
 
 
 def cross_product(blocks: tuple[Block, ...], W: Doubles, D: tuple[Floats, ...]) -> Doubles:
-    """M (P, P) = Σ over points of x x̂ᵀ, from W (C, K, P) and the blocks' dictionaries."""
+    """M (P, r) = Σ over points of x x̂ᵀ, from W (C, K, P) and the blocks' dictionaries, of r dimensions in all."""
     P = W.shape[2]
-    M = np.empty((P, P))
+    M = np.empty((P, blocks[-1].dims.stop))
     for block, Du in zip(blocks, D, strict=True):
         Wu = W[block.dictionaries].reshape(-1, P)
         M[:, block.dims] = Wu.T @ Du.reshape(len(Wu), -1).astype(np.float64)
@@ -36,7 +36,7 @@ def rotated(blocks: tuple[Block, ...], W: Doubles, D: tuple[Floats, ...], R: Flo
 
 
 def procrustes(M: Doubles, previous: Floats) -> Floats:
-    """Orthogonal R that maximises ``tr(Rᵀ M)``, held to ``previous`` where M leaves it open."""
+    """R (P, r) with orthonormal columns that maximises ``tr(Rᵀ M)``, held to ``previous`` where M leaves it open."""
     scale = float(np.linalg.norm(M))
     if scale == 0:
         return previous

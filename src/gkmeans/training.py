@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ._files import FileError
 from ._parallel import Workers, spans
 from ._progress import Reporter
 from ._rows import READ_ROWS, Codes, Floats, Source, decode
@@ -44,13 +46,20 @@ class Run:
     history: list[float] = field(default_factory=list)
     last: int = 0  # iterations of the latest stage
     checkpoint: Checkpoint | None = None
+    outside: float = 0.0  # squared error outside of what training sees (narrowing.py)
 
     def record(self, stage: str, iteration: int, most: int, error: float) -> float:
         """Note one iteration; its relative distortion."""
-        distortion = relative(error, self.energy)
+        distortion = relative(error + self.outside, self.energy)
         self.history.append(distortion)
         self.reporter.iteration(stage, iteration, most, distortion)
         return distortion
+
+    def begin_again(self, random: Any) -> None:
+        """Forget all that was recorded; ``random`` is the state of the generator when it began."""
+        self.history.clear()
+        self.rng.bit_generator.state = random
+        self.outside = 0.0
 
     def ended(self, state: State, max_iter: int) -> None:
         """Note the end of a stage."""
@@ -65,11 +74,16 @@ class Task:
         self.run, self.n = run, n
         self.path = None if run.checkpoint is None else run.checkpoint.place()
 
-    def saved(self) -> State | None:
+    def saved(self, start: Dictionaries) -> State | None:
         """The state to go on from, where there is one; sets the run's random numbers and history to it."""
         if self.path is None or not self.path.exists():
             return None
         state, random, history = read_state(self.path, self.n)
+        if state.dictionaries[0].blocks != start.blocks or state.dictionaries[0].shape != start.shape:
+            raise FileError(
+                f"{self.path} holds dictionaries of shape {state.dictionaries[0].shape}, but training is at "
+                f"{start.shape}: another version of gkmeans wrote it; pass a new folder"
+            )
         set_random(self.run.rng, random, self.path)
         self.run.history[:] = history
         self.run.reporter.stage_done(state.iteration)
@@ -89,7 +103,7 @@ def train(
     ``codes`` None asks for a greedy start. The codes returned are the best for the dictionaries returned.
     """
     task, candidates = Task(run, len(rows)), Candidates(rows)
-    state = task.saved()
+    state = task.saved(dictionaries)
     if state is None:
         if codes is None:
             codes, _, statistics = sweep(rows, dictionaries, run.method, None, run.workers)
@@ -134,7 +148,10 @@ def relative(error: float, energy: float) -> float:
 def updated(
     dictionaries: Dictionaries, statistics: Statistics, workers: Workers, shrinkage: float = 0.0, rough: bool = False
 ) -> Dictionaries:
-    """Rotation, then codewords, each at its optimum given the other and the codes, or near it where ``rough``."""
+    """Rotation, then codewords, each at its optimum given the other and the codes.
+
+    Where ``rough``, near it, by the calling thread alone: of one block without rotation.
+    """
     R, D, blocks = dictionaries.R, dictionaries.D, dictionaries.blocks
     normals = [statistics.normal(block.dictionaries, workers, shrinkage, rough) for block in blocks]
     for _ in range(1 if R is None else ROTATIONS):

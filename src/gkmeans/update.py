@@ -23,7 +23,7 @@ from . import _core
 from ._frame import Frame
 from ._parallel import Workers, spans
 from ._rows import READ_ROWS, Codes, Floats, Rows, Source
-from ._solve import Cholesky, conjugate_gradients
+from ._solve import Cholesky, CholeskyAlone, conjugate_gradients
 from ._sums import Doubles
 from .dictionaries import Block, Dictionaries
 
@@ -237,14 +237,14 @@ class Statistics:
     def normal(self, group: slice, workers: Workers, shrinkage: float = 0.0, rough: bool = False) -> Normal:
         """Factorised ``Z + λI`` of one group of dictionaries, each codeword drawn to zero by ``shrinkage`` points.
 
-        Where ``rough`` and λ allows it, in float32.
+        Where ``rough`` the calling thread does it alone, so that threads do several at once, in float32 if λ allows it.
         """
         first, C, K = group.start, group.stop - group.start, self.counts.shape[1]
         counts = self.counts[group]
         used = np.flatnonzero(counts)
         diagonal = counts.reshape(-1)[used].astype(np.float64) + (RIDGE + shrinkage)
         if C == 1:
-            return Normal(used, diagonal, None, None, workers)
+            return Normal(used, diagonal, None, None, workers, rough)
         where = [np.flatnonzero(row) for row in counts]
         blocks = {}
         for b in range(C):
@@ -253,13 +253,13 @@ class Statistics:
                 all_used = len(where[b]) == K == len(where[c])
                 blocks[b, c] = block if all_used else block[where[b]][:, where[c]]
         if len(used) > DENSE_UNKNOWNS:
-            return Normal(used, diagonal, None, _sparse_normal(blocks, where, diagonal), workers)
+            return Normal(used, diagonal, None, _sparse_normal(blocks, where, diagonal), workers, rough)
         if rough and RIDGE + shrinkage >= ROUGH * C * float(diagonal.max()):
             with suppress(scipy.linalg.LinAlgError):  # rounding may lose the least eigenvalues
                 single = _dense_normal(blocks, where, diagonal, np.float32)
-                return Normal(used, diagonal, Cholesky(single, workers), None, workers)
+                return Normal(used, diagonal, CholeskyAlone(single), None, workers, rough)
         A = _dense_normal(blocks, where, diagonal, np.float64)
-        return Normal(used, diagonal, Cholesky(A, workers), None, workers)
+        return Normal(used, diagonal, CholeskyAlone(A) if rough else Cholesky(A, workers), None, workers, rough)
 
 
 def pairs_of(groups: Sequence[slice]) -> list[tuple[int, int]]:
@@ -305,9 +305,10 @@ class Normal:
 
     used: NDArray[np.intp]
     diagonal: Doubles
-    factor: Cholesky | None
+    factor: Cholesky | CholeskyAlone | None
     sparse: scipy.sparse.csr_array | None
     workers: Workers
+    alone: bool = False
 
     def solve(self, W: Doubles, previous: Floats) -> Floats:
         """D (C, K, P) for one right-hand side; codewords out of use stay as in ``previous``."""
@@ -328,7 +329,10 @@ class Normal:
                 solution = right[:, part] / self.diagonal[:, None]
             out[self.used, part] = solution
 
-        self.workers.map(one, spans(P, _COLUMNS))
+        if self.alone:
+            one((0, P))
+        else:
+            self.workers.map(one, spans(P, _COLUMNS))
         return out.reshape(C, K, P)
 
 

@@ -137,6 +137,10 @@ class Shards(Here):
         places = [(place[0], shared, *place[2:]) for place in self.places]
         return Shards(places, self.edges, frame, self._largest, self._firsts, self._total)
 
+    def replaced(self, values: Any, frame: Frame) -> Shards:
+        """Other rows in the place of these, which lie where a pass over these has left them."""
+        return Shards.of(values.parts, self.edges, frame)
+
     def passed(self, job: Job[Any], codes: Any, workers: Workers) -> Any:
         """What one pass over all rows gives; the codes stay where the shards lie, and the sums add in a tree."""
         sent = task(tasks.received, job)

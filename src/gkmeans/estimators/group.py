@@ -19,6 +19,7 @@ from ..encoding import Replay, encode, rounds_of
 from ..initialization.hierarchical import count_stages, hierarchical
 from ..initialization.kmeans import kmeans
 from ..initialization.random import random
+from ..narrowing import Narrow, TooNarrow, narrowed
 from ..products import MOST_SWAYED, swayed
 from ..relaxation import pays, relax, row_errors, settled
 from ..streaming import Chain
@@ -193,40 +194,76 @@ class GroupKMeans(AdditiveQuantizer):
         return isinstance(self.init, str) and self.init != "hierarchical" and n >= MANY_ROWS * C * K
 
     def _relaxed(self, rows: Data, run: Run, max_iter: int) -> Learned | None:
-        """Relaxed training without the rows held out, which then join; None where these fare better by plain training.
+        """Relaxed training, of narrow rows where that spares much; None where plain training serves new rows better.
 
         Then the run is as it was before, and plain training ends as it would have without the trial.
         """
-        n, before = len(rows), run.rng.bit_generator.state
-        way, heat = self._relaxing(), float(self.relaxation)
-        if self._nothing_to_lose(n):
-            start, given, _ = self._start(rows, None, replace(run, tol=max(run.tol, START_TOL)))
-            run.reporter.stage_done(self._extra_iterations(rows.n_features))
-            return Learned(*relax(rows, start, given, run, way, heat, max_iter)[:2], ())
+        before = run.rng.bit_generator.state
+        way = self._relaxed_at_once if self._nothing_to_lose(len(rows)) else self._relaxed_by_trial
+        narrow = narrowed(rows, *self._sizes(), run.workers) if isinstance(self.init, str) else None
+        run.outside = 0.0 if narrow is None else narrow.outside
+        try:
+            learned = way(rows, narrow, run, max_iter)
+        except TooNarrow as error:
+            logger.info("fit: %s", error)
+            run.begin_again(before)
+            learned = way(rows, None, run, max_iter)
+        if learned is None:
+            run.begin_again(before)
+        return learned
+
+    def _relaxed_at_once(self, rows: Data, narrow: Narrow | None, run: Run, max_iter: int) -> Learned:
+        """Relaxed training of all rows."""
+        seen = rows if narrow is None else narrow.rows
+        start, given, _ = self._start(seen, None, replace(run, tol=max(run.tol, START_TOL)))
+        run.reporter.stage_done(self._extra_iterations(rows.n_features))
+        return self._relaxed_all(rows, narrow, start, given, (), run, max_iter)
+
+    def _relaxed_by_trial(self, rows: Data, narrow: Narrow | None, run: Run, max_iter: int) -> Learned | None:
+        """Relaxed training without the rows held out, which then join; None where plain training serves them better."""
+        n, seen, way = len(rows), rows if narrow is None else narrow.rows, self._relaxing()
         held = np.sort(drawn(n, min(n // HELD_OUT, HELD_ROWS), run.rng))
-        others, rest = rows.take(held), rows.without(held)
-        apart = replace(run, energy=run.energy - others.energy(run.workers))
-        start, given, stages = self._start(rows, held, replace(apart, tol=max(run.tol, START_TOL)))
+        others, rest = seen.take(held), seen.without(held)
+        apart = _apart(run, rows.take(held), narrow)
+        start, given, stages = self._start(seen, held, replace(apart, tol=max(run.tol, START_TOL)))
+        if narrow is not None:
+            narrow.check(apart)
         trial = replace(apart, reporter=run.reporter.named(f"{run.reporter.title}, trial"), history=[])
         plainly, _ = train(rest, start, given, trial, min(max_iter, TRIAL_ITERATIONS), "gk-means")
         begun = len(run.history)
-        gently, chosen, points = relax(rest, start, given, apart, way, heat, max_iter - 1)
+        gently, chosen, points = relax(rest, start, given, apart, way, float(self.relaxation), max_iter - 1, narrow)
         if not self._relaxing_pays(others, plainly, gently, stages, run):
-            run.history.clear()
-            run.rng.bit_generator.state = before
             return None
         run.reporter.stage_done(self.init_iter * self._start_parts(rows.n_features))  # no second start
         if len(held) == HELD_ROWS:  # few of many
             run.last = apart.last
             run.reporter.stage_done(max_iter - 1)  # no second training
             theirs = encode(others, (*stages, gently), run.method, None, run.workers)
-            chosen = rows.completed(chosen, held, theirs)
-            return Learned(*settled(rows, gently, chosen, points, run, way), tuple(stages))
+            chosen = seen.completed(chosen, held, theirs)
+            return Learned(*settled(rows, gently, chosen, points, run, way, narrow), _wide(stages, narrow))
         del run.history[begun:]
         codes = None
         if given is not None:
-            codes = rows.completed(given, held, encode(others, (*stages, start), run.method, None, run.workers))
-        return Learned(*relax(rows, start, codes, run, way, heat, max_iter)[:2], tuple(stages))
+            codes = seen.completed(given, held, encode(others, (*stages, start), run.method, None, run.workers))
+        return self._relaxed_all(rows, narrow, start, codes, stages, run, max_iter)
+
+    def _relaxed_all(
+        self,
+        rows: Data,
+        narrow: Narrow | None,
+        start: Dictionaries,
+        codes: Codes | None,
+        stages: Sequence[Dictionaries],
+        run: Run,
+        max_iter: int,
+    ) -> Learned:
+        """Relaxed training of all rows from a start."""
+        way, heat = self._relaxing(), float(self.relaxation)
+        if narrow is None:
+            return Learned(*relax(rows, start, codes, run, way, heat, max_iter)[:2], tuple(stages))
+        found = relax(narrow.rows, start, codes, run, way, heat, max_iter - 1, narrow)
+        narrow.check(run)
+        return Learned(*settled(rows, *found, run, way, narrow), _wide(stages, narrow))
 
     def _relaxing(self) -> GroupAssignment:
         """How an iteration of relaxed training assigns."""
@@ -333,3 +370,15 @@ class GroupKMeans(AdditiveQuantizer):
         C, K = self.dictionaries_.shape[:2]
         way = self._way(effort, C, K, not given and self._may_round())
         return way, (*self.stages_[: 1 if effort == 0 else None], self._final())
+
+
+def _apart(run: Run, others: Rows, narrow: Narrow | None) -> Run:
+    """The run of all rows but these."""
+    energy = run.energy - others.energy(run.workers)
+    outside = 0.0 if narrow is None else max(0.0, narrow.outside - narrow.outside_of(others, run.workers))
+    return replace(run, energy=energy, outside=outside)
+
+
+def _wide(stages: Sequence[Dictionaries], narrow: Narrow | None) -> Chain:
+    """The stages as those of wide rows."""
+    return tuple(stages if narrow is None else map(narrow.wide, stages))

@@ -1,0 +1,151 @@
+"""Training in the principal components that matter: where rows are wide, most of them carry next to nothing.
+
+A code of b bits cannot describe directions of little variance: the best code of a Gaussian leaves out those below the
+water level of its rate-distortion function. What lies in the components far below it is left out of relaxed training,
+too, which then sees (n, r) instead of (n, P) numbers in every pass. The last iteration has all columns: the codewords
+get theirs back, and codes are chosen by all of the row. The noise of the relaxation stays that of the columns, as far
+as it lies in the components.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import NDArray
+
+from ._frame import Frame
+from ._parallel import Workers
+from ._rows import Data, Floats
+from ._sums import Doubles, rounded
+from .dictionaries import Block, Dictionaries
+from .initialization.hierarchical import first_blocks
+from .passes import Project
+from .training import Run
+
+WIDE, WORTH = 256, 0.75
+"""Least columns of rows that are narrowed, and the most that may be left of them to be worth it."""
+STEP = 32
+"""Components are kept by so many."""
+SHARE = 0.05
+"""What may lie outside of the components kept, of the error that a Gaussian would have."""
+MOST_OUTSIDE = 0.2
+"""The most that may lie outside, of the error that training has: other rows than Gaussian ones may have far less."""
+SAMPLE_NUMBERS = 1 << 24
+"""Numbers of the rows that show the components."""
+HELD_BYTES = 1 << 29
+"""Narrow rows are held in memory; where they are more than this, rows stay as they are."""
+
+
+class TooNarrow(Exception):  # noqa: N818  nothing is wrong: the rows ask for all of their columns
+    """Too much of what training could describe lies outside of the components kept."""
+
+
+@dataclass(frozen=True)
+class Narrow:
+    """Rows (n, r) in the coordinates of a ``basis`` (P, r) with orthonormal columns.
+
+    ``outside`` is the squared length of all that is left out, ``columns`` (P,) its mean square in each column, by a
+    sample.
+    """
+
+    rows: Data
+    basis: Floats
+    outside: float
+    columns: Doubles
+
+    def outside_of(self, rows: Data, workers: Workers) -> float:
+        """The squared length of what some of the wide rows have outside."""
+        return rounded([Project(self.basis).over(rows, None, workers).error])
+
+    def wide(self, fitted: Dictionaries) -> Dictionaries:
+        """Dictionaries of the narrow rows as those of the wide ones."""
+        if fitted.R is None:
+            [D] = fitted.D
+            return Dictionaries.single(D @ self.basis.T)
+        return Dictionaries(fitted.blocks, fitted.D, np.ascontiguousarray(self.basis @ fitted.R))
+
+    def check(self, run: Run) -> None:
+        """Raise where too much of the error that the run has reached lies outside."""
+        if run.history and run.outside > MOST_OUTSIDE * run.history[-1] * run.energy:
+            share = run.outside / (run.history[-1] * run.energy)
+            raise TooNarrow(f"{share:.0%} of the error lies outside of {self.basis.shape[1]} components")
+
+    def noise(self, residual: Floats) -> Floats:
+        """A factor F (r, r): rows of standard normal numbers times F are noise that lies like this residual (m, r).
+
+        In the columns it is independent noise with the mean square that the whole residual has in each.
+        """
+        U, mean = self.basis, residual.T @ residual / np.float32(len(residual))
+        squares = np.einsum("pr,pr->p", U @ mean, U) + self.columns
+        M = (U.T @ (squares[:, None].astype(np.float32) * U)).astype(np.float64)
+        M[np.diag_indices_from(M)] += max(1e-6 * float(np.trace(M)) / len(M), np.finfo(np.float32).tiny)
+        return np.ascontiguousarray(scipy.linalg.cholesky(M).astype(np.float32))
+
+
+def narrowed(rows: Data, C: int, K: int, workers: Workers) -> Narrow | None:
+    """The rows in the components that matter to C dictionaries of K codewords; None where it would spare little."""
+    n, P = len(rows), rows.n_features
+    if P < WIDE or C < 2:
+        return None
+    places = np.linspace(0, n - 1, min(n, max(1, SAMPLE_NUMBERS // P))).astype(np.intp)
+    X = rows.take(places).block(slice(None))
+    [found] = workers.map(lambda sample: _components(sample, C, K), [X])  # Ctrl-C must reach this thread
+    if found is None or 4 * n * found[0].shape[1] > HELD_BYTES:
+        return None
+    basis, columns = found
+    seen = rows.passed(Project(basis), None, workers)
+    assert rows.frame.largest is not None  # a survey finds it
+    frame = Frame(np.zeros(basis.shape[1], np.float32), 1.0, rows.frame.largest @ np.abs(basis).astype(np.float64))
+    return Narrow(rows.replaced(seen.codes, frame), basis, rounded([seen.error]), columns)
+
+
+def _components(X: Floats, C: int, K: int) -> tuple[Floats, Doubles] | None:
+    """The basis (P, r) for rows like these, and the mean square that it leaves out of each column."""
+    P = X.shape[1]
+    S = X.T @ X / np.float32(len(X))
+    variances, V = scipy.linalg.eigh(S, check_finite=False, driver="evd")
+    variances, V = np.maximum(variances[::-1].astype(np.float64), 0), V[:, ::-1]
+    r = kept(variances, C * float(np.log2(K)))
+    if r > WORTH * P or r < C:  # the blocks of stage 1 must be as many
+        return None
+    basis = aligned_with(V[:, :r], S, first_blocks(C, P), first_blocks(C, r))
+    inside = np.einsum("pr,pr->p", basis @ (basis.T @ S @ basis), basis)
+    return basis, np.maximum(np.diag(S).astype(np.float64) - inside, 0)
+
+
+def kept(variances: Doubles, bits: float) -> int:
+    """How many of the components with ``variances`` (P,), the largest first, codes of so many bits need."""
+    outside = np.append(np.cumsum(variances[::-1])[::-1], 0.0)
+    few = int(np.argmax(outside <= SHARE * gaussian_error(variances, bits)))
+    return min(len(variances), max(STEP, -(-few // STEP) * STEP))
+
+
+def gaussian_error(variances: Doubles, bits: float) -> float:
+    """Least squared error with which so many ``bits`` describe a Gaussian of these variances: reverse water-filling."""
+    positive = variances[variances > variances[0] * 1e-12]
+    if not len(positive):
+        return 0.0
+    # with the water level between the variances m − 1 and m, the first m components share the bits
+    logs, m = np.cumsum(np.log2(positive)), np.arange(1, len(positive) + 1)
+    levels = np.exp2((logs - 2 * bits) / m)
+    count = int(np.count_nonzero(levels < positive))
+    return float(count * levels[count - 1] + positive[count:].sum())
+
+
+def aligned_with(V: Floats, S: Floats, wide: Sequence[Block], narrow: Sequence[Block]) -> Floats:
+    """The basis of the space of ``V`` (P, r) whose columns lie as near as they can to the blocks of the wide rows.
+
+    Stage 1 of the hierarchy starts from blocks of neighbouring columns, where there is often something to find: here,
+    from the nearest thing to the principal components of each block.
+    """
+    own: NDArray[np.float32] = np.zeros_like(V)
+    for block, part in zip(wide, narrow, strict=True):
+        size, inner = part.dims.stop - part.dims.start, S[block.dims, block.dims]
+        last = len(inner) - 1
+        _, vectors = scipy.linalg.eigh(inner, subset_by_index=(last - size + 1, last), check_finite=False)
+        own[block.dims, part.dims] = vectors[:, ::-1]
+    left, _, right = scipy.linalg.svd(V.T @ own, check_finite=False)
+    return np.ascontiguousarray(V @ (left @ right), np.float32)

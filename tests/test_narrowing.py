@@ -1,0 +1,265 @@
+"""Training in principal components: what is kept, what is left out, and that nothing else changes."""
+
+import itertools
+import logging
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+
+import gkmeans as gk
+from conftest import same_bits
+from gkmeans import distributed, narrowing
+from gkmeans._files import FileError
+from gkmeans._frame import Frame
+from gkmeans._parallel import Workers
+from gkmeans._rows import Rows
+from gkmeans._sums import rounded
+from gkmeans.dictionaries import Dictionaries
+from gkmeans.initialization.hierarchical import first_blocks
+from gkmeans.passes import Project
+
+P = 256
+
+
+@pytest.fixture(scope="module")
+def X():
+    """Rows of 256 columns, nearly all of whose variance lies in 12 directions, not along the columns."""
+    rng = np.random.default_rng(3)
+    few = rng.standard_normal((3000, 12)) * np.geomspace(8, 1, 12)
+    return (few @ rng.standard_normal((12, P)) + 0.3 * rng.standard_normal((3000, P)) + 5).astype(np.float32)
+
+
+def small(**options):
+    settings = {"random_state": 0, "max_iter": 8, "init_iter": 4, "effort": 3} | options
+    return gk.GroupKMeans(3, 16, **settings)
+
+
+def rows_of(X):
+    with Workers(1) as workers:
+        return Rows(X, Frame.of(X, workers))
+
+
+def narrow_of(X, C=3, K=16):
+    with Workers(2) as workers:
+        return narrowing.narrowed(rows_of(X), C, K, workers)
+
+
+# ---- what is kept
+
+
+def test_water_filling_by_hand():
+    # two components of 4 and 1: one bit halves the deviation of the first, the second stays as it is
+    assert narrowing.gaussian_error(np.array([4.0, 1.0]), 1) == pytest.approx(1 + 1)
+    # three bits: the first goes down to the second by one, the other two halve both variances twice
+    assert narrowing.gaussian_error(np.array([4.0, 1.0]), 3) == pytest.approx(0.25 + 0.25)
+    assert narrowing.gaussian_error(np.array([4.0, 1.0, 0.0]), 0) == pytest.approx(5)
+    assert narrowing.gaussian_error(np.zeros(3), 5) == 0
+
+
+def test_water_filling_is_the_best_of_all_levels(rng):
+    variances = np.sort(rng.exponential(size=40))[::-1]
+    for bits in (1.0, 7.5, 64.0, 300.0):
+        levels = np.exp(np.linspace(-30, np.log(variances[0]), 200_000))[:, None]
+        spent = 0.5 * np.log2(np.maximum(variances / levels, 1)).sum(axis=1)
+        enough = np.flatnonzero(spent <= bits)[0]
+        expected = np.minimum(variances, levels[enough]).sum()
+        assert narrowing.gaussian_error(variances, bits) == pytest.approx(expected, rel=1e-3)
+
+
+def test_more_bits_need_more_components():
+    variances = 0.95 ** np.arange(400.0)
+    counts = [narrowing.kept(variances, bits) for bits in (8, 32, 64, 128)]
+    assert counts == sorted(counts)
+    assert counts[0] < counts[-1]
+    assert all(count % narrowing.STEP == 0 for count in counts)
+    assert narrowing.kept(np.ones(300), 64) == 300  # even rows need all of them
+    assert narrowing.kept(np.zeros(300), 64) == narrowing.STEP
+
+
+def test_rows_that_are_not_wide_or_need_all_columns_stay_as_they_are(rng, X):
+    assert narrow_of(X) is not None
+    assert narrow_of(X[:, :-1]) is None
+    assert narrow_of(X, C=1) is None
+    assert narrow_of(rng.standard_normal((500, P)).astype(np.float32)) is None
+    assert narrow_of(X, C=64) is None  # more dictionaries than components
+
+
+def test_rows_too_many_to_hold_stay_as_they_are(X, monkeypatch):
+    monkeypatch.setattr(narrowing, "HELD_BYTES", 4 * 32 * len(X))
+    assert narrow_of(X) is not None
+    monkeypatch.setattr(narrowing, "HELD_BYTES", 4 * 32 * len(X) - 1)
+    assert narrow_of(X) is None
+
+
+# ---- the coordinates
+
+
+def test_narrow_rows_and_what_is_outside_make_up_the_rows(X):
+    narrow = narrow_of(X)
+    U, rows = narrow.basis.astype(float), rows_of(X)
+    wide = rows.block(slice(None)).astype(float)
+    assert U.shape == (P, 32)
+    np.testing.assert_allclose(U.T @ U, np.eye(32), atol=1e-5)
+    np.testing.assert_allclose(narrow.rows.block(slice(None)), wide @ U, atol=2e-4)
+    outside = wide - wide @ U @ U.T
+    assert narrow.outside == pytest.approx((outside**2).sum(), rel=5e-3)
+    np.testing.assert_allclose(narrow.columns, (outside**2).mean(axis=0), rtol=0.05)
+    with Workers(1) as workers:
+        assert narrow.outside_of(rows.take(np.arange(100)), workers) == pytest.approx(
+            (outside[:100] ** 2).sum(), rel=5e-3
+        )
+    assert (np.abs(narrow.rows.block(slice(None))) <= narrow.rows.frame.largest).all()
+
+
+def test_a_projection_is_the_same_for_any_number_of_threads(X):
+    basis = narrow_of(X).basis
+    found = []
+    for n_jobs in (1, 2):
+        with Workers(n_jobs) as workers:
+            found.append(Project(basis).over(rows_of(np.tile(X, (3, 1))), None, workers))
+    assert (found[0].codes == found[1].codes).all()
+    assert found[0].error == found[1].error
+    assert rounded([found[0].error]) > 0
+
+
+def test_the_basis_lies_along_the_blocks_of_columns(rng):
+    # two blocks of columns that know nothing of each other: each has its own part of the basis
+    left, right = (rng.standard_normal((4000, 8)) @ rng.standard_normal((8, 128)) for _ in range(2))
+    X = np.hstack([left, right]).astype(np.float32)
+    S = (X.T @ X / len(X)).astype(np.float32)
+    V = np.linalg.eigh(S)[1][:, ::-1][:, :16]
+    U = narrowing.aligned_with(V, S, first_blocks(2, P), first_blocks(2, 16))
+    assert np.abs(U[128:, :8]).max() < 0.05
+    assert np.abs(U[:128, 8:]).max() < 0.05
+    np.testing.assert_allclose(U @ U.T, V @ V.T, atol=1e-4)
+
+
+def test_noise_is_that_of_the_columns_seen_from_the_components(X, rng):
+    narrow = narrow_of(X)
+    residual = rng.standard_normal((400, 32)).astype(np.float32)
+    U = narrow.basis.astype(float)
+    squares = ((residual @ U.T) ** 2).mean(axis=0) + narrow.columns
+    F = narrow.noise(residual)
+    np.testing.assert_allclose(F.T @ F, U.T @ (squares[:, None] * U), atol=1e-4 * squares.max())
+
+
+def test_dictionaries_of_narrow_rows_decode_to_wide_ones(X, rng):
+    narrow = narrow_of(X)
+    D = rng.standard_normal((3, 16, 32)).astype(np.float32)
+    single = narrow.wide(Dictionaries.single(D))
+    np.testing.assert_allclose(single.full(), D @ narrow.basis.T, atol=1e-5)
+    R = np.linalg.qr(rng.standard_normal((32, 32)))[0].astype(np.float32)
+    stage = Dictionaries(
+        first_blocks(3, 32), tuple(D[c : c + 1, :, b.dims] for c, b in enumerate(first_blocks(3, 32))), R
+    )
+    wide = narrow.wide(stage)
+    assert wide.shape == (3, 16, P)
+    np.testing.assert_allclose(wide.full(), stage.full() @ narrow.basis.T, atol=1e-5)
+    rows = rows_of(X).block(slice(0, 50))
+    np.testing.assert_allclose(wide.rotate(rows), stage.rotate(rows @ narrow.basis), atol=2e-3)
+
+
+# ---- training
+
+
+@pytest.mark.usefixtures("untried")
+def test_wide_rows_are_trained_in_components_and_lose_nothing(X, monkeypatch):
+    learn, new = X[:2500], X[2500:]
+    est = small(max_iter=20).fit(learn)
+    assert all(stage.R.shape == (P, 32) for stage in est.stages_)
+    assert len(est.stages_) == 2
+    monkeypatch.setattr(narrowing, "WIDE", P + 1)
+    wide = small(max_iter=20).fit(learn)
+    assert all(stage.R.shape == (P, P) for stage in wide.stages_)
+    assert est.relative_distortion(new) < 1.05 * wide.relative_distortion(new)
+    assert est.relative_distortion(learn, est.codes_) == pytest.approx(est.history_[-1], rel=1e-4)
+
+
+def test_the_history_counts_what_is_outside(X):
+    est = small(init="random", max_iter=8).fit(X)
+    # the last iteration sees all columns, the one before it only the components and the sum of the rest
+    assert est.history_[-2] == pytest.approx(est.history_[-1], rel=0.05)
+    assert len(est.history_) == est.n_iter_ == 8
+
+
+@pytest.mark.usefixtures("untried")
+@pytest.mark.parametrize("init", ["random", "hierarchical"])
+def test_rows_with_too_much_outside_are_trained_as_they_are(init, X, monkeypatch, caplog):
+    options = {"init": init, "relaxation": 0.5}
+    monkeypatch.setattr(narrowing, "WIDE", P + 1)
+    wide = small(**options).fit(X)
+    monkeypatch.setattr(narrowing, "WIDE", P)
+    monkeypatch.setattr(narrowing, "MOST_OUTSIDE", 0.0)
+    caplog.set_level(logging.INFO, "gkmeans")
+    assert same_bits(small(**options).fit(X), wide)
+    assert any("lies outside of 32 components" in message for message in caplog.messages)
+
+
+def test_plain_training_is_never_narrowed(X, monkeypatch):
+    expected = small(relaxation=0).fit(X[:800])
+    monkeypatch.setattr(narrowing, "WIDE", P + 1)
+    assert same_bits(small(relaxation=0).fit(X[:800]), expected)
+
+
+@pytest.mark.usefixtures("untried")
+@pytest.mark.parametrize("init", ["random", "kmeans", "hierarchical"])
+def test_threads_batches_and_a_cluster_give_the_bits_of_fit(init, X):
+    expected = small(init=init, n_jobs=1).fit(X)
+    assert same_bits(small(init=init, n_jobs=2).fit(X), expected)
+    parts = [X[a:b] for a, b in itertools.pairwise([0, 1, 700, 701, 2999, 3000])]
+    assert same_bits(small(init=init).fit(gk.Batches(parts)), expected)
+    with dask.config.set(scheduler="threads"):
+        assert same_bits(distributed.fit(small(init=init), da.from_array(X, chunks=(1000, -1))), expected)
+
+
+@pytest.mark.usefixtures("untried")
+def test_several_shards_give_the_bits_of_fit(X):
+    many = np.tile(X, (12, 1)) + np.random.default_rng(0).standard_normal((36_000, 1)).astype(np.float32)
+    options = {"max_iter": 4, "init_iter": 1}
+    with dask.config.set(scheduler="threads"):
+        est = distributed.fit(small(**options), da.from_array(many, chunks=(17_000, -1)))
+    assert est.stages_[0].R.shape == (P, 32)
+    assert same_bits(est, small(**options).fit(many))
+
+
+@pytest.mark.usefixtures("untried")
+def test_a_checkpoint_goes_on_with_narrow_rows(X, tmp_path, monkeypatch):
+    expected = small().fit(X, checkpoint=tmp_path / "whole")
+    for path in sorted((tmp_path / "whole").glob("training-*"))[-1:]:
+        path.unlink()
+    assert same_bits(small().fit(X, checkpoint=tmp_path / "whole"), expected)
+    # as if another version had begun it: the first training is that of an order of the dimensions, or a stage
+    monkeypatch.setattr(narrowing, "WIDE", P + 1)
+    with pytest.raises(FileError, match=r"pass a new folder|remove its folder"):
+        small().fit(X, checkpoint=tmp_path / "whole")
+
+
+# ---- what is done with the model
+
+
+@pytest.mark.usefixtures("untried")
+def test_a_model_of_narrow_stages_is_saved_and_goes_on(X, tmp_path):
+    est = small().fit(X[:2000])
+    est.save(tmp_path / "model.safetensors")
+    again = gk.load(tmp_path / "model.safetensors")
+    for effort in (0, 1, 3, 7):
+        assert (again.encode(X, effort=effort) == est.encode(X, effort=effort)).all()
+    before = est.relative_distortion(X[2000:])
+    est.partial_fit(X[2000:])
+    assert all(stage.R.shape == (P, 32) for stage in est.stages_)
+    for stage in est.stages_:
+        np.testing.assert_allclose(stage.R.T @ stage.R, np.eye(32), atol=1e-4)
+    assert est.relative_distortion(X[2000:]) < before
+    est.save(tmp_path / "model.safetensors")
+    assert (gk.load(tmp_path / "model.safetensors").encode(X) == est.encode(X)).all()
+
+
+@pytest.mark.usefixtures("untried")
+def test_stages_are_a_good_start_of_an_encoding(X):
+    est = small(max_iter=20).fit(X[:2500])
+    replayed = est.relative_distortion(X[2500:], est.encode(X[2500:], effort=1))
+    est.stages_ = ()
+    greedy = est.relative_distortion(X[2500:], est.encode(X[2500:], effort=1))
+    assert replayed < greedy
