@@ -130,15 +130,15 @@ def test_threads_give_the_bits_of_fit_for_any_chunks(chunks, X):
 @pytest.mark.usefixtures("untried")
 def test_relaxed_training_from_each_start_gives_the_bits_of_fit(init, X, monkeypatch):
     # rows of every shard are held out of the start, and coded by it
-    monkeypatch.setattr("gkmeans.estimators.group.HELD_ROWS", 64)
-    monkeypatch.setattr("gkmeans.estimators.group.MANY_ROWS", 1 << 30)
+    monkeypatch.setattr("gkmeans.estimators.relaxing.HELD_ROWS", 64)
+    monkeypatch.setattr("gkmeans.estimators.relaxing.MANY_ROWS", 1 << 30)
     options = {"init": init, "relaxation": 0.5, "init_iter": 2, "max_iter": 5}
     array = da.from_array(X, chunks=CHUNKS)
     assert same_bits(on_threads(small(**options), array), small(**options).fit(X))
 
 
 def test_the_default_with_its_trial_gives_the_bits_of_fit(X, monkeypatch):
-    monkeypatch.setattr("gkmeans.estimators.group.HELD_ROWS", 64)
+    monkeypatch.setattr("gkmeans.estimators.relaxing.HELD_ROWS", 64)
     options = {"init": "hierarchical", "relaxation": 0.5, "init_iter": 2, "max_iter": 5}
     array = da.from_array(X, chunks=CHUNKS)
     assert same_bits(on_threads(small(**options), array), small(**options).fit(X))

@@ -11,7 +11,7 @@ import gkmeans as gk
 import reference
 from conftest import correlated, errors, message_of
 from gkmeans import assignment, dictionaries
-from gkmeans.encoding import rounds_of
+from gkmeans.encoding import PLAIN_ROUNDS, SWIFT_ROUNDS
 from gkmeans.estimators import coding
 
 
@@ -30,16 +30,20 @@ def fitted(sample):
 
 
 def test_rounds_double_from_effort_3_on():
-    assert [rounds_of(effort) for effort in range(10)] == [0, 0, 0, 1, 2, 4, 8, 16, 32, 64]
+    for rounds in (PLAIN_ROUNDS, SWIFT_ROUNDS):
+        assert len(rounds) == 10
+        assert list(rounds) == sorted(rounds)
+        assert rounds[7:] == (16, 32, 64)
+    assert PLAIN_ROUNDS[2] == 0
+    assert SWIFT_ROUNDS[1:3] == (0, 1)
 
 
 def test_more_effort_lowers_the_distortion(fitted, sample):
     base = sample.base[:600]
     by_effort = [fitted.relative_distortion(base, fitted.encode(base, effort=effort)) for effort in range(10)]
-    # from 0 to 2 each row's start or order changes, so that single rows may lose; all rows together gain
-    assert by_effort[2] < min(by_effort[:2])
-    assert (np.diff(by_effort[2:]) < 0).all()
-    assert by_effort[9] < 0.98 * by_effort[2]
+    # a row's start, order or products may change, so that single rows may lose; all rows together gain
+    assert (np.diff(by_effort) < 0).all()
+    assert by_effort[9] < 0.98 * by_effort[1]
 
 
 def test_no_row_loses_by_more_rounds(sample):
@@ -131,7 +135,7 @@ def test_rows_that_are_described_well_are_not_coded_by_bytes(rng):
     X = (rng.standard_normal((3000, 3)) @ rng.standard_normal((3, 64))).astype(np.float32)  # 3 free numbers
     est = small(8, 16, max_iter=20, init_iter=5).fit(X)
     exact = copy.deepcopy(est).set_params(relaxation=0)
-    assert not est._may_round()
+    assert est._residual() == 0
     for effort in (0, 2, 5):
         np.testing.assert_array_equal(est.encode(X, effort=effort), exact.encode(X, effort=effort))
 
@@ -181,7 +185,7 @@ def test_effort_0_and_1_change_single_codes_and_2_pairs(sample):
 
 
 def test_effort_0_replays_the_first_stage_only(sample):
-    est = small(8, 16).fit(sample.learn[:500])
+    est = small(8, 16, relaxation=0).fit(sample.learn[:500])
     base = sample.base[:200]
     codes = [est.encode(base, effort=effort) for effort in (0, 1)]
     est.stages_ = est.stages_[:1]

@@ -52,6 +52,7 @@ LINE = [
         "estimators.coding",
         "estimators.base",
         "estimators.merging",
+        "estimators.relaxing",
         "estimators.group",
     ),
     *("estimators.cartesian", "estimators.optimized_cartesian", "baselines"),

@@ -14,11 +14,13 @@ from gkmeans import distributed, narrowing
 from gkmeans._files import FileError
 from gkmeans._frame import Frame
 from gkmeans._parallel import Workers
+from gkmeans._progress import Reporter
 from gkmeans._rows import Rows
 from gkmeans._sums import rounded
 from gkmeans.dictionaries import Dictionaries
 from gkmeans.initialization.hierarchical import first_blocks
 from gkmeans.passes import Project
+from gkmeans.training import Run
 
 P = 256
 
@@ -169,7 +171,7 @@ def test_wide_rows_are_trained_in_components_and_lose_nothing(X, monkeypatch):
     learn, new = X[:2500], X[2500:]
     est = small(max_iter=20).fit(learn)
     assert all(stage.R.shape == (P, 32) for stage in est.stages_)
-    assert len(est.stages_) == 2
+    assert len(est.stages_) == 1
     monkeypatch.setattr(narrowing, "WIDE", P + 1)
     wide = small(max_iter=20).fit(learn)
     assert all(stage.R.shape == (P, P) for stage in wide.stages_)
@@ -263,3 +265,68 @@ def test_stages_are_a_good_start_of_an_encoding(X):
     est.stages_ = ()
     greedy = est.relative_distortion(X[2500:], est.encode(X[2500:], effort=1))
     assert replayed < greedy
+
+
+# ---- quick encodings
+
+
+def test_codewords_are_taken_in_as_few_components_as_leave_so_much(rng):
+    deviations = np.concatenate([np.geomspace(10, 1, 40), np.full(P - 40, 0.01)])
+    D = (rng.standard_normal((2, 200, P)) * deviations @ np.linalg.qr(rng.standard_normal((P, P)))[0]).astype(
+        np.float32
+    )
+    fitted = Dictionaries.single(D)
+    with Workers(2) as workers:
+        found = narrowing.in_components(fitted, 0.5, workers)
+        assert found.R.shape == (P, 64)
+        np.testing.assert_allclose(found.R.T @ found.R, np.eye(64), atol=1e-4)
+        np.testing.assert_allclose(found.D[0], D @ found.R, atol=1e-3)
+        varied = D - D.mean(axis=1, keepdims=True)
+        outside = varied - varied @ found.R @ found.R.T
+        assert (outside**2).sum() / 200 < 0.5
+        assert narrowing.in_components(fitted, 1e6, workers).R.shape == (P, narrowing.STEP)
+        assert narrowing.in_components(fitted, 1e-9, workers) is fitted  # all columns are needed
+        slim = Dictionaries.single(D[:, :, : P - 1])
+        assert narrowing.in_components(slim, 0.5, workers) is slim
+
+
+@pytest.mark.usefixtures("untried")
+def test_quick_encodings_of_wide_rows_lose_little(X, monkeypatch):
+    est = small(max_iter=20).fit(X[:2500])
+    new, quick = X[2500:], {}
+    for effort in (0, 1):
+        assert est._encoding(effort)[0].outside > 0
+        quick[effort] = est.relative_distortion(new, est.encode(new, effort=effort))
+    assert est._encoding(2)[0].outside == 0
+    assert est._encoding(1, given=True)[0].outside == 0
+    monkeypatch.setattr("gkmeans.estimators.group.QUICK_OUTSIDE", {})
+    for effort, distortion in quick.items():
+        whole = est.relative_distortion(new, est.encode(new, effort=effort))
+        assert distortion < 1.05 * whole
+
+
+@pytest.mark.usefixtures("untried")
+@pytest.mark.parametrize("good", [0.0, np.inf])
+def test_rows_held_out_choose_the_start_of_quick_encodings(good, X, monkeypatch, tmp_path):
+    monkeypatch.setattr("gkmeans.estimators.relaxing.AS_GOOD", good)
+    est = small().fit(X)
+    assert est.greedy_ == (good > 0)
+    assert len(est.stages_) == 1
+    assert [len(est._encoding(effort)[1]) for effort in (0, 1, 2, 9)] == ([1, 1, 2, 2] if est.greedy_ else [2, 2, 2, 2])
+    est.save(tmp_path / "model.safetensors")
+    assert gk.load(tmp_path / "model.safetensors").greedy_ == est.greedy_
+    est.partial_fit(X[:500])
+    assert est.greedy_ == (good > 0)
+
+
+def test_a_greedy_start_is_chosen_where_it_ends_as_well(X):
+    est = small()
+    rows, fitted = rows_of(X), Dictionaries.single(np.zeros((3, 16, P), np.float32))
+    bad = Dictionaries(
+        first_blocks(3, P),
+        tuple(np.zeros((1, 16, b.dims.stop - b.dims.start), np.float32) for b in first_blocks(3, P)),
+        np.eye(P, dtype=np.float32),
+    )
+    with Workers(1) as workers:
+        run = Run(1.0, est._method(3, 16), 0.0, np.random.default_rng(0), workers, Reporter("test", 0))
+        assert est._greedy_serves(rows, fitted, [bad], run)  # nothing can be told apart: both end alike

@@ -357,7 +357,7 @@ def test_rows_held_out_reject_a_relaxation_that_spoils_the_dictionaries(rng, mon
         return Dictionaries.single(0 * start.full()), np.zeros((len(rows), 2), np.uint8), 0.0
 
     calls = []
-    monkeypatch.setattr("gkmeans.estimators.group.relax", spoiled)
+    monkeypatch.setattr("gkmeans.estimators.relaxing.relax", spoiled)
     X = correlated(rng, 400, 6)
     est = small(2, 8, max_iter=5).fit(X)
     assert calls == [350]  # all rows less an eighth: the trial, and nothing after it

@@ -98,7 +98,7 @@ def test_blocks_of_some_rows_do_not_depend_on_the_chunk_they_lie_in(size, rng):
 @pytest.mark.parametrize("init", ["random", "kmeans", "hierarchical"])
 def test_chunks_of_any_size_give_the_same_bits(init, size, rng, monkeypatch):
     X = correlated(rng, 13_000, 5)
-    monkeypatch.setattr("gkmeans.estimators.group.HELD_ROWS", 64)
+    monkeypatch.setattr("gkmeans.estimators.relaxing.HELD_ROWS", 64)
     monkeypatch.setattr(gk.GroupKMeans, "_relaxing_pays", lambda self, *rest: True)
     make = partial(gk.GroupKMeans, 3, 8, init=init, max_iter=5, init_iter=2, random_state=0, relaxation=0.5)
     expected = make().fit(X)

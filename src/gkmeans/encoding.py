@@ -16,18 +16,20 @@ from ._parallel import Workers, block_rows
 from ._rows import Codes, Source
 from .assignment import GroupAssignment, Method
 from .dictionaries import Dictionaries, Tables, code_dtype
+from .narrowing import in_components
 from .passes import Passed
 
-
-def rounds_of(effort: int) -> int:
-    """Perturbed rounds: none up to effort 2, then 1, 2, 4 … 64."""
-    return 0 if effort < 3 else 1 << (effort - 3)
+PLAIN_ROUNDS = (0, 0, 0, 1, 2, 4, 8, 16, 32, 64)
+SWIFT_ROUNDS = (0, 0, 1, 2, 4, 8, 12, 16, 32, 64)
+"""Perturbed rounds of each effort; where products may be made in bytes, two efforts without rounds are enough."""
 
 
 class Encoder:
     """Codes of rows by a chain of stages, the last by ``method``, with tables that are made once."""
 
     def __init__(self, stages: Sequence[Dictionaries], method: Method, workers: Workers) -> None:
+        if outside := float(getattr(method, "outside", 0.0)):
+            stages = (*stages[:-1], in_components(stages[-1], outside, workers))
         self.stages = stages
         self.coarse = bool(getattr(method, "coarse_start", False))
         for stage in stages:

@@ -102,12 +102,37 @@ def narrowed(rows: Data, C: int, K: int, workers: Workers) -> Narrow | None:
     return Narrow(rows.replaced(seen.codes, frame), basis, rounded([seen.error]), columns)
 
 
+def in_components(fitted: Dictionaries, outside: float, workers: Workers) -> Dictionaries:
+    """Dictionaries of one block in so few of their components that ``outside`` is left of the length of a sum, squared.
+
+    The others add little to what tells one code from another. As they came where that would spare little.
+    """
+    [D] = fitted.D
+    C, K, P = D.shape
+    if P < WIDE:
+        return fitted
+    varied = (D - D.mean(axis=1, keepdims=True)).reshape(C * K, P)
+    [(variances, V)] = workers.map(lambda rows: _principal(rows.T @ rows / np.float32(K)), [varied])
+    beyond = np.append(np.cumsum(variances[::-1])[::-1], 0.0)
+    r = max(STEP, -(-int(np.argmax(beyond <= outside)) // STEP) * STEP)
+    if r > WORTH * P:
+        return fitted
+    U = np.ascontiguousarray(V[:, :r])
+    [block] = Dictionaries.single(D[:, :, :r]).blocks
+    return Dictionaries((block,), (np.ascontiguousarray(D @ U),), U)
+
+
+def _principal(S: Floats) -> tuple[Doubles, Floats]:
+    """Variances (P,) and directions (P, P) of the components of a matrix of second moments, the largest first."""
+    variances, V = scipy.linalg.eigh(S, check_finite=False, driver="evd")
+    return np.maximum(variances[::-1].astype(np.float64), 0), V[:, ::-1]
+
+
 def _components(X: Floats, C: int, K: int) -> tuple[Floats, Doubles] | None:
     """The basis (P, r) for rows like these, and the mean square that it leaves out of each column."""
     P = X.shape[1]
     S = X.T @ X / np.float32(len(X))
-    variances, V = scipy.linalg.eigh(S, check_finite=False, driver="evd")
-    variances, V = np.maximum(variances[::-1].astype(np.float64), 0), V[:, ::-1]
+    variances, V = _principal(S)
     r = kept(variances, C * float(np.log2(K)))
     if r > WORTH * P or r < C:  # the blocks of stage 1 must be as many
         return None

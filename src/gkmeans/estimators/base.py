@@ -63,6 +63,7 @@ class Learned:
     final: Dictionaries
     codes: Codes
     stages: Chain
+    greedy: bool = False  # a quick encoding need not replay them
 
 
 class AdditiveQuantizer(Coder):
@@ -186,6 +187,7 @@ class AdditiveQuantizer(Coder):
         self.dictionaries_ = full_length(learned.final, self._frame())
         self.codes_ = learned.codes
         self.stages_ = learned.stages
+        self.greedy_ = learned.greedy
         self.history_ = np.array(history)
         self.n_iter_ = n_iter
 
@@ -268,7 +270,7 @@ class AdditiveQuantizer(Coder):
             seen = replace(model._what_was_seen(workers), usual=relative(float(errors.sum()), energy))
             if model is not self:
                 self.shift_, self.scale_ = model.shift_, model.scale_
-                fitted = Learned(model._final(), model._choose(data, None, workers), model.stages_)
+                fitted = Learned(model._final(), model._choose(data, None, workers), model.stages_, model.greedy_)
                 self._keep(fitted, [*self.history_, *model.history_], self.n_iter_ + model.n_iter_)
         self.seen_, self._turn = seen, ()
 

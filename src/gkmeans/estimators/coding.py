@@ -40,13 +40,13 @@ class _Ready:
 
     def encoder(self, est: Coder, effort: int | None, workers: Workers) -> Encoder:
         """That of the estimator as it is now."""
-        method, stages = est._encoding(effort)  # which checks the settings
-        key = (method, len(stages), *(fingerprint(array) for array in est._fitted_arrays()), est.scale_)
+        key = (*est._settings(effort), *(fingerprint(array) for array in est._fitted_arrays()), est.scale_)
         with self._lock:
             for place, one in enumerate(self._held):
                 if one[0]() is est and one[1] == key:
                     self._held.insert(0, self._held.pop(place))
                     return one[2]
+        method, stages = est._encoding(effort)
         made = Encoder(stages, method, workers)
         with self._lock:
             self._held.insert(0, (weakref.ref(est, self._dropped), key, made))
@@ -81,6 +81,7 @@ class Coder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-le
     shift_: Floats
     scale_: float
     stages_: Chain
+    greedy_: bool = False
     history_: NDArray[np.float64]
     n_iter_: int
     n_features_in_: int
@@ -110,11 +111,15 @@ class Coder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-le
 
         Where codes are ``given``, rows must not end worse than they began.
         """
+        return self._settings(effort)[0], (self._final(),)
+
+    def _settings(self, effort: int | None) -> tuple[Any, ...]:
+        """What an encoding depends on besides the fitted arrays: the method first; raises where a setting is wrong."""
         if effort is not None:
             raise ValueError(
                 f"effort={effort!r} is for GroupKMeans; {type(self).__name__} encodes in one way, so leave effort out"
             )
-        return self._method(*self.dictionaries_.shape[:2]), (self._final(),)
+        return (self._method(*self.dictionaries_.shape[:2]),)
 
     # What they share.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,41 +9,27 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from .._progress import logger
-from .._rows import Codes, Data, Floats, Rows, Source
+from .._rows import Codes, Data, Floats, Source
 from .._validation import check_effort, check_integer, check_order, check_relaxation, check_start
 from ..assignment import GroupAssignment, Method, check_table
-from ..dictionaries import Dictionaries, drawn
-from ..encoding import Replay, encode, rounds_of
+from ..dictionaries import Dictionaries
+from ..encoding import PLAIN_ROUNDS, SWIFT_ROUNDS, Replay
 from ..initialization.hierarchical import count_stages, hierarchical
 from ..initialization.kmeans import kmeans
 from ..initialization.random import random
-from ..narrowing import Narrow, TooNarrow, narrowed
 from ..products import MOST_SWAYED, swayed
-from ..relaxation import pays, relax, row_errors, settled
 from ..streaming import Chain
 from ..training import Run, train
 from .base import AdditiveQuantizer, Learned
+from .relaxing import QUICK_EFFORT, TRAINING_ROUNDS, TRIAL_ITERATIONS, Relaxing
 
-TRAINING_ROUNDS = 1
-"""Perturbed rounds in each iteration of a relaxed training."""
-FEW_ROWS = 4
-"""Rows for each codeword of one dictionary below which training is plain: there is nothing to hold out."""
-MANY_ROWS = 16
-"""Rows for each codeword of all dictionaries from which a start at random is relaxed without a trial."""
-HELD_ROWS, HELD_OUT = 2048, 8
-"""Rows held out that choose between plain and relaxed training; one of so many where that is less."""
-START_TOL = 3e-3
-"""Least ``tol`` of the start of a relaxed training, which goes far beyond where the start would settle."""
-TRIAL_ITERATIONS, TRIAL_EFFORT = 12, 5
-"""Most iterations of the plain training that the relaxed one is compared with, and how hard held rows are encoded."""
 COARSE_EFFORT = 5
 """Up to this effort a model of relaxed training encodes by products in bytes, above it only the stages before the last.
 
 They move its distortion by 0.01 to 0.05 %.
 """
-SHORTEST = 4
-"""Iterations below which relaxed training would have no noise."""
+QUICK_OUTSIDE = {0: 0.1, 1: 0.05}
+"""What quick efforts leave outside of the components they choose codes in, of the residual; a quarter of it is lost."""
 INITS = ("random", "kmeans", "hierarchical")
 
 
@@ -53,7 +38,7 @@ def plain(order: int) -> dict[str, int]:
     return {"order": order, "relaxation": 0, "effort": 0 if order == 1 else 2}
 
 
-class GroupKMeans(AdditiveQuantizer):
+class GroupKMeans(Relaxing):
     """Compress vectors to the sum of one codeword from each of several dictionaries.
 
     Parameters
@@ -73,12 +58,13 @@ class GroupKMeans(AdditiveQuantizer):
         dictionaries that were solved without them. 0 gives the paper's plain training, which is also taken with fewer
         than 4 K rows or ``max_iter`` below 4, and where rows held out of a trial fare better by it; the log says which.
     effort : int, default=7
-        How hard ``encode`` looks for the best codes, from 0 to 9. 0: O1GA from the first stage of the training; 1: from
-        all its stages; 2: the same with the estimator's order, as the paper has it; from 3 on 1, 2, 4 … 64 rounds in
-        which half of the codes are drawn anew and refined. A round takes about as long as effort 2 does. Without
-        stages (other starts) 0 and 1 are the same, with ``order=1`` 1 and 2, with one dictionary all of them. Up to 5
-        products are made in bytes where the CPU can, which moves the distortion by less than 0.1 %, above that only
-        those of the stages; not with ``relaxation=0``.
+        How hard ``encode`` looks for the best codes, from 0 to 9. 0: O1GA from a quick start; 1: by ``order``; then 1,
+        2, 4, 8, 12, 16, 32 and 64 rounds in which half of the codes are drawn anew and refined, each of which takes
+        about as long as effort 1. 0 and 1 choose codes of wide rows in the components that matter, and up to 5 products
+        are made in bytes where the CPU can, which moves it by less than 0.1 %. With ``relaxation=0`` none of
+        this: 0 is O1GA from the first stage of the training, 1 from all its stages, 2 the same by ``order``, as the
+        paper has it, and rounds begin at 3. With ``order=1``, without stages or with one dictionary some efforts are
+        the same.
     max_iter : int, default=100
         Most iterations of the training proper.
     init_iter : int, default=30
@@ -106,7 +92,10 @@ class GroupKMeans(AdditiveQuantizer):
     n_iter_ : int
         Iterations of the training proper: the last ``n_iter_`` entries of ``history_``.
     stages_ : tuple of Dictionaries
-        Stages of the hierarchical initialisation, which ``encode`` replays; empty for other starts.
+        Stages of the hierarchical initialisation, which ``encode`` replays: after relaxed training the first alone;
+        empty for other starts.
+    greedy_ : bool
+        Whether efforts 0 and 1 start without them, because rows held out of the training ended as well.
     shift_, scale_ : (P,) float32, float
         Arithmetic is done on ``(x − shift_) · scale_``.
     n_features_in_ : int
@@ -182,124 +171,29 @@ class GroupKMeans(AdditiveQuantizer):
         fitted, codes = train(rows, start, codes, run, max_iter, "gk-means")
         return Learned(fitted, codes, tuple(stages))
 
-    def _may_relax(self, n: int, max_iter: int) -> bool:
-        """Whether there are rows to hold out and iterations to fade in."""
-        return (
-            check_relaxation(self.relaxation) > 0 and n >= max(FEW_ROWS * self._sizes()[1], 8) and max_iter >= SHORTEST
-        )
+    def _way(self, effort: int, C: int, K: int, residual: float = 0.0) -> GroupAssignment:
+        """How ``effort`` assigns by the final dictionaries.
 
-    def _nothing_to_lose(self, n: int) -> bool:
-        """Whether relaxed training needs no trial: the start has no structure that it could lose, and rows are many."""
-        C, K = self._sizes()
-        return isinstance(self.init, str) and self.init != "hierarchical" and n >= MANY_ROWS * C * K
-
-    def _relaxed(self, rows: Data, run: Run, max_iter: int) -> Learned | None:
-        """Relaxed training, of narrow rows where that spares much; None where plain training serves new rows better.
-
-        Then the run is as it was before, and plain training ends as it would have without the trial.
+        Where they leave a ``residual`` of this squared length, which rounding would hardly sway, by products in bytes,
+        and with little effort in the components that matter.
         """
-        before = run.rng.bit_generator.state
-        way = self._relaxed_at_once if self._nothing_to_lose(len(rows)) else self._relaxed_by_trial
-        narrow = narrowed(rows, *self._sizes(), run.workers) if isinstance(self.init, str) else None
-        run.outside = 0.0 if narrow is None else narrow.outside
-        try:
-            learned = way(rows, narrow, run, max_iter)
-        except TooNarrow as error:
-            logger.info("fit: %s", error)
-            run.begin_again(before)
-            learned = way(rows, None, run, max_iter)
-        if learned is None:
-            run.begin_again(before)
-        return learned
+        swift = residual > 0
+        order = self._method(C, K).order if effort > (0 if swift else 1) else 1
+        outside = QUICK_OUTSIDE.get(effort, 0.0) * residual
+        rounds = (SWIFT_ROUNDS if swift else PLAIN_ROUNDS)[effort]
+        return GroupAssignment(order, rounds, 0, swift and effort <= COARSE_EFFORT, swift, outside)
 
-    def _relaxed_at_once(self, rows: Data, narrow: Narrow | None, run: Run, max_iter: int) -> Learned:
-        """Relaxed training of all rows."""
-        seen = rows if narrow is None else narrow.rows
-        start, given, _ = self._start(seen, None, replace(run, tol=max(run.tol, START_TOL)))
-        run.reporter.stage_done(self._extra_iterations(rows.n_features))
-        return self._relaxed_all(rows, narrow, start, given, (), run, max_iter)
-
-    def _relaxed_by_trial(self, rows: Data, narrow: Narrow | None, run: Run, max_iter: int) -> Learned | None:
-        """Relaxed training without the rows held out, which then join; None where plain training serves them better."""
-        n, seen, way = len(rows), rows if narrow is None else narrow.rows, self._relaxing()
-        held = np.sort(drawn(n, min(n // HELD_OUT, HELD_ROWS), run.rng))
-        others, rest = seen.take(held), seen.without(held)
-        apart = _apart(run, rows.take(held), narrow)
-        start, given, stages = self._start(seen, held, replace(apart, tol=max(run.tol, START_TOL)))
-        if narrow is not None:
-            narrow.check(apart)
-        trial = replace(apart, reporter=run.reporter.named(f"{run.reporter.title}, trial"), history=[])
-        plainly, _ = train(rest, start, given, trial, min(max_iter, TRIAL_ITERATIONS), "gk-means")
-        begun = len(run.history)
-        gently, chosen, points = relax(rest, start, given, apart, way, float(self.relaxation), max_iter - 1, narrow)
-        if not self._relaxing_pays(others, plainly, gently, stages, run):
-            return None
-        run.reporter.stage_done(self.init_iter * self._start_parts(rows.n_features))  # no second start
-        if len(held) == HELD_ROWS:  # few of many
-            run.last = apart.last
-            run.reporter.stage_done(max_iter - 1)  # no second training
-            theirs = encode(others, (*stages, gently), run.method, None, run.workers)
-            chosen = seen.completed(chosen, held, theirs)
-            return Learned(*settled(rows, gently, chosen, points, run, way, narrow), _wide(stages, narrow))
-        del run.history[begun:]
-        codes = None
-        if given is not None:
-            codes = seen.completed(given, held, encode(others, (*stages, start), run.method, None, run.workers))
-        return self._relaxed_all(rows, narrow, start, codes, stages, run, max_iter)
-
-    def _relaxed_all(
-        self,
-        rows: Data,
-        narrow: Narrow | None,
-        start: Dictionaries,
-        codes: Codes | None,
-        stages: Sequence[Dictionaries],
-        run: Run,
-        max_iter: int,
-    ) -> Learned:
-        """Relaxed training of all rows from a start."""
-        way, heat = self._relaxing(), float(self.relaxation)
-        if narrow is None:
-            return Learned(*relax(rows, start, codes, run, way, heat, max_iter)[:2], tuple(stages))
-        found = relax(narrow.rows, start, codes, run, way, heat, max_iter - 1, narrow)
-        narrow.check(run)
-        return Learned(*settled(rows, *found, run, way, narrow), _wide(stages, narrow))
-
-    def _relaxing(self) -> GroupAssignment:
-        """How an iteration of relaxed training assigns."""
-        return replace(self._method(*self._sizes()), rounds=TRAINING_ROUNDS)
-
-    def _relaxing_pays(
-        self, others: Rows, plainly: Dictionaries, gently: Dictionaries, stages: Sequence[Dictionaries], run: Run
-    ) -> bool:
-        """Whether rows held out fare better by relaxed than by plain training, by more than chance would have it."""
-        way, errors = self._way(TRIAL_EFFORT, *self._sizes()), []
-        for fitted in (plainly, gently):
-            chosen = encode(others, (*stages, fitted), way, None, run.workers)
-            errors.append(row_errors(others, fitted, chosen))
-        logger.info(
-            "fit, trial: %d rows held out, squared error %.6g by plain and %.6g by relaxed training",
-            len(others),
-            *(error.sum() for error in errors),
-        )
-        return pays(errors[0] - errors[1])
-
-    def _way(self, effort: int, C: int, K: int, swift: bool = False) -> GroupAssignment:
-        """How ``effort`` assigns by the final dictionaries; where it may be ``swift``, by products in bytes."""
-        order = self._method(C, K).order if effort > 1 else 1
-        return GroupAssignment(order, rounds_of(effort), 0, swift and effort <= COARSE_EFFORT, swift)
-
-    def _may_round(self) -> bool:
-        """Whether products in bytes may choose the codes of this model: they would hardly sway them."""
+    def _residual(self) -> float:
+        """Squared length, in the frame, of what the model leaves of a row; 0 where products in bytes would sway it."""
         C, _, P = self.dictionaries_.shape
         if C == 1 or check_relaxation(self.relaxation) == 0 or not len(self.history_):
-            return False
-        D = self.dictionaries_.astype(np.float64)
+            return 0.0
+        D = self.dictionaries_.astype(np.float64) * self.scale_
         means = D.mean(axis=1, keepdims=True)
         varied = float(np.square(D - means).sum()) / D.shape[1]
         left = float(self.history_[-1])
         residual = left / max(1 - left, 1e-9) * (varied + float(np.square(means.sum(axis=0)).sum()))
-        return swayed(C, P, residual / (residual + varied) if residual > 0 else 0.0) <= MOST_SWAYED
+        return residual if residual > 0 and swayed(C, P, residual / (residual + varied)) <= MOST_SWAYED else 0.0
 
     def _given_start(self, shape: tuple[int, int, int], scale: float) -> Floats:
         """``init`` as an array."""
@@ -363,22 +257,24 @@ class GroupKMeans(AdditiveQuantizer):
         return (*self.stages_, self._final()), [*[GroupAssignment(1)] * len(self.stages_), last]
 
     def _learned(self, chain: Chain, codes: Codes) -> Learned:
-        return Learned(chain[-1], codes, chain[:-1])
+        return Learned(chain[-1], codes, chain[:-1], self.greedy_)
+
+    def _settings(self, effort: int | None) -> tuple[Any, ...]:
+        effort = check_effort(self.effort if effort is None else effort)
+        last = float(self.history_[-1]) if len(self.history_) else None
+        return (
+            self._method(*self.dictionaries_.shape[:2]),
+            effort,
+            self.relaxation,
+            self.greedy_,
+            last,
+            len(self.stages_),
+        )
 
     def _encoding(self, effort: int | None, given: bool = False) -> tuple[GroupAssignment, tuple[Dictionaries, ...]]:
         effort = check_effort(self.effort if effort is None else effort)
         C, K = self.dictionaries_.shape[:2]
-        way = self._way(effort, C, K, not given and self._may_round())
+        way = self._way(effort, C, K, 0.0 if given else self._residual())
+        if self.greedy_ and effort <= QUICK_EFFORT:
+            return way, (self._final(),)
         return way, (*self.stages_[: 1 if effort == 0 else None], self._final())
-
-
-def _apart(run: Run, others: Rows, narrow: Narrow | None) -> Run:
-    """The run of all rows but these."""
-    energy = run.energy - others.energy(run.workers)
-    outside = 0.0 if narrow is None else max(0.0, narrow.outside - narrow.outside_of(others, run.workers))
-    return replace(run, energy=energy, outside=outside)
-
-
-def _wide(stages: Sequence[Dictionaries], narrow: Narrow | None) -> Chain:
-    """The stages as those of wide rows."""
-    return tuple(stages if narrow is None else map(narrow.wide, stages))

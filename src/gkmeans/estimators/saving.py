@@ -47,6 +47,7 @@ def packed(est: Any) -> tuple[_files.Arrays, dict[str, Any]]:
         "n_iter": int(est.n_iter_),
         "scale": float(est.scale_),
         "stages": stages,
+        "greedy": bool(est.greedy_),
     }
     if hasattr(est, "feature_names_in_"):
         description["feature_names"] = [str(name) for name in est.feature_names_in_]
@@ -81,6 +82,7 @@ def restored(kind: type[Estimator], arrays: _files.Arrays, description: dict[str
         if stage.R is None:
             raise ValueError(f"no array 'stage{s}.R'")
     est._check_stages()
+    est.greedy_ = description.get("greedy", False) is True
     est.history_ = tensor(arrays, "history", np.dtype(np.float64), 1)
     est.n_iter_ = description["n_iter"]
     if not isinstance(est.n_iter_, int) or not 0 <= est.n_iter_ <= len(est.history_):

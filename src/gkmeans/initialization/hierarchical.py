@@ -23,7 +23,7 @@ from ..training import Run, train
 
 TRIAL_ROWS = 32
 TRIAL_ITERATIONS = 8
-"""The order of the dimensions is chosen on 32 rows for each codeword, by 8 iterations from each."""
+"""The order of the dimensions is chosen on 32 rows for each codeword, by at most 8 iterations from each."""
 
 
 def split(block: Block, count: int) -> tuple[Block, ...]:
@@ -79,12 +79,12 @@ def merged(stage: Dictionaries) -> Dictionaries:
     )
 
 
-def first_stage(rows: Source, blocks: Sequence[Block], K: int, run: Run) -> Dictionaries:
+def first_stage(rows: Source, blocks: Sequence[Block], K: int, run: Run, most: int = TRIAL_ITERATIONS) -> Dictionaries:
     """``blocks`` before training: rows of the data on each block's dimensions, in the order that suits it best.
 
     The rotation starts from a permutation, because what it can reach depends on where it starts: dimensions in their
     own order, where neighbours often belong together, or moved a little so that all blocks have the same variance,
-    whichever is better after a few iterations on a sample.
+    whichever is better after a few iterations on a sample, at ``most`` so many.
     """
     sample = rows.take(drawn(len(rows), min(len(rows), TRIAL_ROWS * K), run.rng)).block(slice(None))
     orders = [np.arange(rows.n_features), balanced_order(sample.var(axis=0, dtype=np.float64), blocks)]
@@ -92,7 +92,7 @@ def first_stage(rows: Source, blocks: Sequence[Block], K: int, run: Run) -> Dict
         best = orders[0]
     else:
         seed = int(run.rng.integers(2**32))
-        best = min(orders, key=lambda order: _trial(sample, blocks, K, order, run, seed))
+        best = min(orders, key=lambda order: _trial(sample, blocks, K, order, run, seed, min(most, TRIAL_ITERATIONS)))
     return _permuted(rows, blocks, K, run.rng, best)
 
 
@@ -133,11 +133,13 @@ def balanced_order(variance: NDArray[np.float64], blocks: Sequence[Block]) -> ND
     return np.concatenate(order)
 
 
-def _trial(sample: Floats, blocks: Sequence[Block], K: int, order: NDArray[np.intp], run: Run, seed: int) -> float:
+def _trial(
+    sample: Floats, blocks: Sequence[Block], K: int, order: NDArray[np.intp], run: Run, seed: int, most: int
+) -> float:
     """Relative distortion of the sample after a few iterations from this order."""
     rng = np.random.default_rng(seed)
     trial = replace(run, method=GroupAssignment(1), rng=rng, reporter=Reporter("trial", 0, logging.DEBUG))
-    return trained(sample, _permuted(_at_hand(sample), blocks, K, rng, order), trial, TRIAL_ITERATIONS, "trial")[1]
+    return trained(sample, _permuted(_at_hand(sample), blocks, K, rng, order), trial, most, "trial")[1]
 
 
 def trained(X: Floats, stage: Dictionaries, run: Run, most: int, label: str) -> tuple[Dictionaries, float]:
@@ -156,7 +158,7 @@ def hierarchical(
     rows: Source, C: int, K: int, run: Run, max_iter: int
 ) -> tuple[Dictionaries, Codes | None, list[Dictionaries]]:
     """Dictionaries (C, K, P), their codes (n, C), and the stages that led there, for encoding by replay."""
-    stage = first_stage(rows, first_blocks(C, rows.n_features), K, run)
+    stage = first_stage(rows, first_blocks(C, rows.n_features), K, run, max_iter)
     codes: Codes | None = None
     stages: list[Dictionaries] = []
     while len(stage.blocks) > 1:
