@@ -29,13 +29,18 @@ def fitted(sample):
     return small(8, 16).fit(sample.learn[:1500])
 
 
-def test_rounds_double_from_effort_3_on():
-    for rounds in (PLAIN_ROUNDS, SWIFT_ROUNDS):
-        assert len(rounds) == 10
-        assert list(rounds) == sorted(rounds)
-        assert rounds[7:] == (16, 32, 64)
-    assert PLAIN_ROUNDS[2] == 0
-    assert SWIFT_ROUNDS[1:3] == (0, 1)
+def test_rounds_grow_with_the_effort_and_end_alike():
+    assert (0, 0, 0, *(1 << step for step in range(7))) == PLAIN_ROUNDS
+    assert SWIFT_ROUNDS[1:6] == (0, *(1 << step for step in range(4)))
+    assert SWIFT_ROUNDS[5] < SWIFT_ROUNDS[6] < SWIFT_ROUNDS[7]
+    assert SWIFT_ROUNDS[7:] == PLAIN_ROUNDS[7:]
+
+
+def test_codes_given_are_refined_as_hard_as_rows_alone(fitted):
+    for effort in range(10):
+        alone, given = (fitted._encoding(effort, given)[0] for given in (False, True))
+        assert (alone.order, alone.rounds) == (given.order, given.rounds)
+        assert not given.coarse
 
 
 def test_more_effort_lowers_the_distortion(fitted, sample):
@@ -135,7 +140,7 @@ def test_rows_that_are_described_well_are_not_coded_by_bytes(rng):
     X = (rng.standard_normal((3000, 3)) @ rng.standard_normal((3, 64))).astype(np.float32)  # 3 free numbers
     est = small(8, 16, max_iter=20, init_iter=5).fit(X)
     exact = copy.deepcopy(est).set_params(relaxation=0)
-    assert est._residual() == 0
+    assert not est._may_be_swift()
     for effort in (0, 2, 5):
         np.testing.assert_array_equal(est.encode(X, effort=effort), exact.encode(X, effort=effort))
 

@@ -12,6 +12,9 @@ from . import _files
 from .dictionaries import Block, Dictionaries
 from .update import Blocks, Statistics, pairs_of
 
+UNEVEN = 0.01
+"""Most by which a product of two columns of a rotation is off; what training leaves is a thousand times nearer."""
+
 
 def part_of(arrays: _files.Arrays, prefix: str) -> _files.Arrays:
     """The arrays whose names begin with ``prefix`` and a dot, without both."""
@@ -35,6 +38,8 @@ def restored_dictionaries(arrays: _files.Arrays, prefix: str, edges: Any, shape:
     R = tensor(arrays, f"{prefix}.R", np.dtype(np.float32), 2) if f"{prefix}.R" in arrays else None
     if R is not None and not (len(R) == P and 1 <= R.shape[1] <= P):
         raise ValueError(f"{prefix} with a rotation of shape {R.shape}")
+    if R is not None and float(np.abs(R.T @ R - np.eye(R.shape[1])).max()) > UNEVEN:
+        raise ValueError(f"{prefix} with a rotation whose columns are not orthonormal")
     for axis, end in ((dims, P if R is None else R.shape[1]), (dictionaries, C)):
         if axis[0] != 0 or axis[-1] != end or sorted(set(axis)) != axis or len(axis) != len(dims):
             raise ValueError(f"{prefix} with block edges {axis} for {end}")

@@ -122,6 +122,10 @@ def check_X(estimator: Any, X: Any, *, reset: bool, scale: float = 1.0) -> NDArr
     return out
 
 
+HALF_EXPONENT = np.uint16(0x7C00)
+"""Bits of a float16 that are all set where it is no finite number."""
+
+
 def check_rows(X: NDArray[Any], first: int, scale: float = 1.0) -> None:
     """Raise where rows, of which the first has number ``first``, hold what float32 cannot square."""
     limit = LARGEST_SQUARE / max(1.0, scale) ** 2
@@ -132,7 +136,7 @@ def check_rows(X: NDArray[Any], first: int, scale: float = 1.0) -> None:
                 return
     if X.dtype.name not in _SAFE_KINDS or scale > 1:
         _check_values(X, first, limit)
-    elif X.dtype == np.float16:
+    elif X.dtype == np.float16 and (X.view(np.uint16) & HALF_EXPONENT).max(initial=0) == HALF_EXPONENT:
         _check_finite(X, first)
 
 

@@ -41,8 +41,7 @@ class GroupAssignment:
     Each of ``rounds`` then draws half of a row's codes anew, by ``seed`` and the row's codes, refines and keeps the
     better ones of the two. ``coarse`` makes the products of rows with codewords in bytes: a choice may be swayed by a
     hundredth of what two codewords differ by, and a row whose codes are given may end a little worse. ``coarse_start``
-    makes those of the stages that an encoding replays before it so (encoding.py). An encoding chooses codes in the
-    components of the codewords that leave no more than ``outside`` of the squared length of a sum of them.
+    makes those of the stages that an encoding replays before it so (encoding.py).
     """
 
     order: int
@@ -50,7 +49,6 @@ class GroupAssignment:
     seed: int = 0
     coarse: bool = False
     coarse_start: bool = False
-    outside: float = 0.0
 
     def tables(self, D: Floats, workers: Workers) -> Tables:
         """T, and for pairs and more its minima."""

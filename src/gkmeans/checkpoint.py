@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,12 @@ import numpy as np
 from . import _files
 from ._files import FileError
 from ._lock import Lock
-from ._packing import packed_dictionaries, restored_dictionaries
-from ._rows import Codes
+from ._packing import packed_dictionaries, restored_dictionaries, tensor
+from ._rows import Codes, Floats
 from .dictionaries import Dictionaries, code_dtype
 
 KIND, FIT, LOCK = "gkmeans-checkpoint", "fit.json", "lock"
-_BESIDE = re.compile(r"\.(fit\.json|training-[0-9]{4}\.safetensors)\.\w+")
+_BESIDE = re.compile(r"\.(fit\.json|(training-[0-9]{4}|basis)\.safetensors)\.\w+")
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,22 @@ class Checkpoint:
                 "settings to go on from it, or another folder"
             )
         return whole.get("random")
+
+    def kept(self, name: str, make: Callable[[], Floats], shape: tuple[int, ...]) -> Floats:
+        """What ``make`` gave when the fit began: made anew on another CPU it could have other bits."""
+        path = self.folder / f"{name}.safetensors"
+        if not path.exists():
+            made = make()
+            _files.write(path, KIND, {name: made}, {})
+            return made
+        arrays, _ = _files.read(path, KIND)
+        try:
+            found: Floats = tensor(arrays, name, np.dtype(np.float32), len(shape))
+        except (KeyError, ValueError) as error:
+            raise FileError(f"{path} is not that of a checkpoint ({error}); pass a new folder") from error
+        if found.shape != shape:
+            raise FileError(f"{path} has shape {found.shape}, but the fit is at {shape}; pass a new folder")
+        return found
 
     def place(self) -> Path:
         """The file of the training that comes next."""

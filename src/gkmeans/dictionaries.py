@@ -65,6 +65,11 @@ class Dictionaries:
         """Dictionaries that are solved together, those of each block."""
         return tuple(block.dictionaries for block in self.blocks)
 
+    def like(self, other: Dictionaries) -> bool:
+        """Whether ``other`` has the same blocks, shape and kind of rotation."""
+        rotations = [None if one.R is None else one.R.shape for one in (self, other)]
+        return self.blocks == other.blocks and self.shape == other.shape and rotations[0] == rotations[1]
+
     def full(self) -> Floats:
         """Full-length dictionaries (C, K, P): ``D Rᵀ`` with zeros outside the blocks."""
         C, K, P = self.shape
@@ -97,7 +102,7 @@ class Dictionaries:
 
     @cached_property
     def _coarse_turn(self) -> Products:
-        """The same in bytes, however uneven the rotation is: what starts from it is refined."""
+        """The same in bytes, however uneven the rotation is: what starts from it is refined, or meant to be quick."""
         assert self.R is not None
         return Products.with_all(self.R.T[None], coarse=True, uneven=True)
 

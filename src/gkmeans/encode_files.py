@@ -34,7 +34,6 @@ from .encoding import Encoder
 from .estimators.base import AdditiveQuantizer
 from .index.flat import FlatIndex
 from .index.lookup import units
-from .streaming import Chain
 
 BATCH_ROWS = 1 << 16
 SAFE_ROWS = 1 << 20
@@ -115,8 +114,8 @@ class _Job:
         self.row, self.dtype = C, np.dtype(code_dtype(K))
         self.part, self.note = (target.with_name(target.name + end) for end in (".part", ".note"))
         self.identity = {
-            "model": _digest(est, self.stages),
-            "effort": repr(self.method),
+            "model": _digest(est),
+            "effort": repr(est._settings(effort)),
             "rows": file.n,
             "bytes": file.size,
             "sha256 of some": file.digest(),
@@ -215,12 +214,11 @@ class _Job:
             note.unlink(missing_ok=True)
 
 
-def _digest(est: AdditiveQuantizer, stages: Chain) -> str:
+def _digest(est: AdditiveQuantizer) -> str:
     """What tells models that encode alike from others."""
-    digest = hashlib.sha256(est.dictionaries_.tobytes() + est.shift_.tobytes() + np.float64(est.scale_).tobytes())
-    for stage in stages:
-        for array in (*stage.D, *([] if stage.R is None else [stage.R])):
-            digest.update(np.ascontiguousarray(array).tobytes())
+    digest = hashlib.sha256(np.float64(est.scale_).tobytes())
+    for array in est._fitted_arrays():
+        digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()
 
 

@@ -16,7 +16,6 @@ from ._parallel import Workers, block_rows
 from ._rows import Codes, Source
 from .assignment import GroupAssignment, Method
 from .dictionaries import Dictionaries, Tables, code_dtype
-from .narrowing import in_components
 from .passes import Passed
 
 PLAIN_ROUNDS = (0, 0, 0, 1, 2, 4, 8, 16, 32, 64)
@@ -28,8 +27,6 @@ class Encoder:
     """Codes of rows by a chain of stages, the last by ``method``, with tables that are made once."""
 
     def __init__(self, stages: Sequence[Dictionaries], method: Method, workers: Workers) -> None:
-        if outside := float(getattr(method, "outside", 0.0)):
-            stages = (*stages[:-1], in_components(stages[-1], outside, workers))
         self.stages = stages
         self.coarse = bool(getattr(method, "coarse_start", False))
         for stage in stages:

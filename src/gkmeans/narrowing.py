@@ -25,16 +25,16 @@ from .initialization.hierarchical import first_blocks
 from .passes import Project
 from .training import Run
 
-WIDE, WORTH = 256, 0.75
-"""Least columns of rows that are narrowed, and the most that may be left of them to be worth it."""
+WIDE, WIDEST, WORTH = 256, 4096, 0.75
+"""Least and most columns of rows that are narrowed, and the most that may be left of them to be worth it."""
 STEP = 32
 """Components are kept by so many."""
 SHARE = 0.05
 """What may lie outside of the components kept, of the error that a Gaussian would have."""
 MOST_OUTSIDE = 0.2
 """The most that may lie outside, of the error that training has: other rows than Gaussian ones may have far less."""
-SAMPLE_NUMBERS = 1 << 24
-"""Numbers of the rows that show the components."""
+SAMPLE_NUMBERS, SAMPLE_ROWS = 1 << 24, 4
+"""Numbers of the rows that show the components, and least rows for each column: fewer would not show them."""
 HELD_BYTES = 1 << 29
 """Narrow rows are held in memory; where they are more than this, rows stay as they are."""
 
@@ -81,40 +81,63 @@ class Narrow:
         U, mean = self.basis, residual.T @ residual / np.float32(len(residual))
         squares = np.einsum("pr,pr->p", U @ mean, U) + self.columns
         M = (U.T @ (squares[:, None].astype(np.float32) * U)).astype(np.float64)
-        M[np.diag_indices_from(M)] += max(1e-6 * float(np.trace(M)) / len(M), np.finfo(np.float32).tiny)
+        total = float(np.trace(M))
+        if total == 0:
+            return np.zeros_like(mean)
+        M[np.diag_indices_from(M)] += 1e-6 * total / len(M)
         return np.ascontiguousarray(scipy.linalg.cholesky(M).astype(np.float32))
 
 
-def narrowed(rows: Data, C: int, K: int, workers: Workers) -> Narrow | None:
+def narrowed(rows: Data, C: int, K: int, run: Run) -> Narrow | None:
     """The rows in the components that matter to C dictionaries of K codewords; None where it would spare little."""
     n, P = len(rows), rows.n_features
-    if P < WIDE or C < 2:
+    if not WIDE <= P <= WIDEST or C < 2 or n < SAMPLE_ROWS * P:
         return None
-    places = np.linspace(0, n - 1, min(n, max(1, SAMPLE_NUMBERS // P))).astype(np.intp)
+    places = np.linspace(0, n - 1, min(n, max(SAMPLE_NUMBERS // P, SAMPLE_ROWS * P))).astype(np.intp)
     X = rows.take(places).block(slice(None))
-    [found] = workers.map(lambda sample: _components(sample, C, K), [X])  # Ctrl-C must reach this thread
-    if found is None or 4 * n * found[0].shape[1] > HELD_BYTES:
+    [(S, variances, V)] = run.workers.map(_moments, [X])  # Ctrl-C must reach this thread
+    error = gaussian_error(variances, C * float(np.log2(K)))
+    r = kept(variances, SHARE * error)
+    wide, narrow = first_blocks(C, P), first_blocks(C, r)
+    fits = len(wide) == len(narrow) and all(_size(b) <= _size(a) for a, b in zip(wide, narrow, strict=True))
+    if r > WORTH * P or 4 * n * r > HELD_BYTES or not fits:
         return None
-    basis, columns = found
-    seen = rows.passed(Project(basis), None, workers)
+    basis = run.kept("basis", lambda: aligned_with(V[:, :r], S, wide, narrow), (P, r))
+    seen = rows.passed(Project(basis), None, run.workers)
+    outside = rounded([seen.error])
+    if outside > 2 * SHARE * n * error:  # the sample has not shown it
+        return None
     assert rows.frame.largest is not None  # a survey finds it
-    frame = Frame(np.zeros(basis.shape[1], np.float32), 1.0, rows.frame.largest @ np.abs(basis).astype(np.float64))
-    return Narrow(rows.replaced(seen.codes, frame), basis, rounded([seen.error]), columns)
+    frame = Frame(np.zeros(r, np.float32), 1.0, rows.frame.largest @ np.abs(basis).astype(np.float64))
+    inside = np.einsum("pr,pr->p", basis @ (basis.T @ S @ basis), basis)
+    columns = np.maximum(np.diag(S).astype(np.float64) - inside, 0)
+    return Narrow(rows.replaced(seen.codes, frame), basis, outside, columns)
 
 
-def in_components(fitted: Dictionaries, outside: float, workers: Workers) -> Dictionaries:
-    """Dictionaries of one block in so few of their components that ``outside`` is left of the length of a sum, squared.
+def _moments(X: Floats) -> tuple[Floats, Doubles, Floats]:
+    """Second moments (P, P) of rows, and their components."""
+    S = X.T @ X / np.float32(len(X))
+    return S, *_principal(S)
 
-    The others add little to what tells one code from another. As they came where that would spare little.
+
+def _size(block: Block) -> int:
+    return int(block.dims.stop - block.dims.start)
+
+
+def in_components(fitted: Dictionaries, usage: Floats, outside: float) -> Dictionaries:
+    """Dictionaries of one block in so few components that no more than ``outside`` of a sum's variance is left out.
+
+    ``usage`` (C, K) is the share of rows that chose each codeword. What is left out adds little to what tells codes
+    apart. The dictionaries as they came where that would spare little.
     """
     [D] = fitted.D
     C, K, P = D.shape
-    if P < WIDE:
+    if not WIDE <= P <= WIDEST // 2:
         return fitted
-    varied = (D - D.mean(axis=1, keepdims=True)).reshape(C * K, P)
-    [(variances, V)] = workers.map(lambda rows: _principal(rows.T @ rows / np.float32(K)), [varied])
-    beyond = np.append(np.cumsum(variances[::-1])[::-1], 0.0)
-    r = max(STEP, -(-int(np.argmax(beyond <= outside)) // STEP) * STEP)
+    varied = D - np.einsum("ck,ckp->cp", usage, D)[:, None]
+    rows = (np.sqrt(usage)[:, :, None] * varied).reshape(C * K, P)
+    variances, V = _principal(rows.T @ rows)
+    r = kept(variances, outside)
     if r > WORTH * P:
         return fitted
     U = np.ascontiguousarray(V[:, :r])
@@ -128,23 +151,10 @@ def _principal(S: Floats) -> tuple[Doubles, Floats]:
     return np.maximum(variances[::-1].astype(np.float64), 0), V[:, ::-1]
 
 
-def _components(X: Floats, C: int, K: int) -> tuple[Floats, Doubles] | None:
-    """The basis (P, r) for rows like these, and the mean square that it leaves out of each column."""
-    P = X.shape[1]
-    S = X.T @ X / np.float32(len(X))
-    variances, V = _principal(S)
-    r = kept(variances, C * float(np.log2(K)))
-    if r > WORTH * P or r < C:  # the blocks of stage 1 must be as many
-        return None
-    basis = aligned_with(V[:, :r], S, first_blocks(C, P), first_blocks(C, r))
-    inside = np.einsum("pr,pr->p", basis @ (basis.T @ S @ basis), basis)
-    return basis, np.maximum(np.diag(S).astype(np.float64) - inside, 0)
-
-
-def kept(variances: Doubles, bits: float) -> int:
-    """How many of the components with ``variances`` (P,), the largest first, codes of so many bits need."""
-    outside = np.append(np.cumsum(variances[::-1])[::-1], 0.0)
-    few = int(np.argmax(outside <= SHARE * gaussian_error(variances, bits)))
+def kept(variances: Doubles, outside: float) -> int:
+    """How many of the components with ``variances`` (P,), the largest first, leave no more than ``outside`` of them."""
+    beyond = np.append(np.cumsum(variances[::-1])[::-1], 0.0)
+    few = int(np.argmax(beyond <= outside))
     return min(len(variances), max(STEP, -(-few // STEP) * STEP))
 
 
@@ -168,7 +178,7 @@ def aligned_with(V: Floats, S: Floats, wide: Sequence[Block], narrow: Sequence[B
     """
     own: NDArray[np.float32] = np.zeros_like(V)
     for block, part in zip(wide, narrow, strict=True):
-        size, inner = part.dims.stop - part.dims.start, S[block.dims, block.dims]
+        size, inner = _size(part), S[block.dims, block.dims]
         last = len(inner) - 1
         _, vectors = scipy.linalg.eigh(inner, subset_by_index=(last - size + 1, last), check_finite=False)
         own[block.dims, part.dims] = vectors[:, ::-1]

@@ -27,7 +27,7 @@ from .narrowing import Narrow
 from .passes import Collect, Sweep
 from .products import MOST_SWAYED, swayed
 from .training import Candidates, Run, Task, collected, sweep, updated
-from .update import Statistics
+from .update import ALONE_UNKNOWNS, Statistics
 
 FOLDS = 4
 ITERATIONS = 96
@@ -123,9 +123,13 @@ class Folds:
             return updated(state.dictionaries[f], others, run.workers, points, rough=True)
 
         tasks, judging = [(f, shrinkage.points) for f in range(FOLDS)], judge(state.iteration + 1)
+        if judging is not None:
+            tasks.append((judging, shrinkage.tried))
+        at_once = parts[0].counts.size <= ALONE_UNKNOWNS
+        out = run.workers.map(one, tasks) if at_once else [one(task) for task in tasks]
         if judging is None:
-            return run.workers.map(one, tasks)
-        *out, then = run.workers.map(one, [*tasks, (judging, shrinkage.tried)])
+            return out
+        then = out.pop()
         codes = state.codes[self.places[judging]]
         out[judging] = shrinkage.better(out[judging], then, self.held[judging], codes, run)
         return out
@@ -179,7 +183,7 @@ def relax(
     iterations = min(ITERATIONS, max_iter - 1) if len(rows) >= FOLDS else 0
     folds, task, candidates = Folds(rows, run.rng, narrow), Task(run, len(rows)), Candidates(rows)
     C, _, P = start.shape
-    state = task.saved(start)
+    state = task.saved(start, FOLDS)
     if state is None:
         if codes is None:
             codes, _, _ = sweep(rows, start, GroupAssignment(1), None, run.workers)

@@ -7,6 +7,7 @@ before, then passes over the rows once: each chunk is assigned and adds to the s
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -55,6 +56,10 @@ class Run:
         self.reporter.iteration(stage, iteration, most, distortion)
         return distortion
 
+    def kept(self, name: str, make: Callable[[], Floats], shape: tuple[int, ...]) -> Floats:
+        """What ``make`` gives, an array of this shape, or what the checkpoint of the fit has kept of it."""
+        return make() if self.checkpoint is None else self.checkpoint.kept(name, make, shape)
+
     def begin_again(self, random: Any) -> None:
         """Forget all that was recorded; ``random`` is the state of the generator when it began."""
         self.history.clear()
@@ -74,15 +79,16 @@ class Task:
         self.run, self.n = run, n
         self.path = None if run.checkpoint is None else run.checkpoint.place()
 
-    def saved(self, start: Dictionaries) -> State | None:
+    def saved(self, start: Dictionaries, links: int = 1) -> State | None:
         """The state to go on from, where there is one; sets the run's random numbers and history to it."""
         if self.path is None or not self.path.exists():
             return None
         state, random, history = read_state(self.path, self.n)
-        if state.dictionaries[0].blocks != start.blocks or state.dictionaries[0].shape != start.shape:
+        if len(state.dictionaries) != (1 if state.done else links) or not all(map(start.like, state.dictionaries)):
+            found = [one.shape for one in state.dictionaries]
             raise FileError(
-                f"{self.path} holds dictionaries of shape {state.dictionaries[0].shape}, but training is at "
-                f"{start.shape}: another version of gkmeans wrote it; pass a new folder"
+                f"{self.path} holds dictionaries of shape {found}, but training is at {links} of {start.shape}: "
+                "another version of gkmeans wrote it; pass a new folder"
             )
         set_random(self.run.rng, random, self.path)
         self.run.history[:] = history

@@ -33,6 +33,9 @@ RIDGE = 1e-3
 ROUGH = 1e-5
 """Least λ, relative to a bound of the largest eigenvalue, for a solution in float32: good to a thousandth."""
 
+ALONE_UNKNOWNS, ALONE_COLUMNS = 4096, 512
+"""Up to so many codewords a rough solution is made by one thread alone, so many columns at a time."""
+
 DENSE_UNKNOWNS = 12288
 """Above this many codewords in use, the normal equations are solved by conjugate gradients."""
 
@@ -237,14 +240,14 @@ class Statistics:
     def normal(self, group: slice, workers: Workers, shrinkage: float = 0.0, rough: bool = False) -> Normal:
         """Factorised ``Z + λI`` of one group of dictionaries, each codeword drawn to zero by ``shrinkage`` points.
 
-        Where ``rough`` the calling thread does it alone, so that threads do several at once, in float32 if λ allows it.
+        Where ``rough`` in float32 if λ allows it, and up to ALONE_UNKNOWNS by the calling thread alone.
         """
         first, C, K = group.start, group.stop - group.start, self.counts.shape[1]
         counts = self.counts[group]
-        used = np.flatnonzero(counts)
+        used, alone = np.flatnonzero(counts), rough and counts.size <= ALONE_UNKNOWNS
         diagonal = counts.reshape(-1)[used].astype(np.float64) + (RIDGE + shrinkage)
         if C == 1:
-            return Normal(used, diagonal, None, None, workers, rough)
+            return Normal(used, diagonal, None, None, workers, alone)
         where = [np.flatnonzero(row) for row in counts]
         blocks = {}
         for b in range(C):
@@ -253,13 +256,14 @@ class Statistics:
                 all_used = len(where[b]) == K == len(where[c])
                 blocks[b, c] = block if all_used else block[where[b]][:, where[c]]
         if len(used) > DENSE_UNKNOWNS:
-            return Normal(used, diagonal, None, _sparse_normal(blocks, where, diagonal), workers, rough)
+            return Normal(used, diagonal, None, _sparse_normal(blocks, where, diagonal), workers)
         if rough and RIDGE + shrinkage >= ROUGH * C * float(diagonal.max()):
             with suppress(scipy.linalg.LinAlgError):  # rounding may lose the least eigenvalues
                 single = _dense_normal(blocks, where, diagonal, np.float32)
-                return Normal(used, diagonal, CholeskyAlone(single), None, workers, rough)
+                factor = CholeskyAlone(single) if alone else Cholesky(single, workers)
+                return Normal(used, diagonal, factor, None, workers, alone)
         A = _dense_normal(blocks, where, diagonal, np.float64)
-        return Normal(used, diagonal, CholeskyAlone(A) if rough else Cholesky(A, workers), None, workers, rough)
+        return Normal(used, diagonal, CholeskyAlone(A) if alone else Cholesky(A, workers), None, workers, alone)
 
 
 def pairs_of(groups: Sequence[slice]) -> list[tuple[int, int]]:
@@ -330,7 +334,8 @@ class Normal:
             out[self.used, part] = solution
 
         if self.alone:
-            one((0, P))
+            for columns in spans(P, ALONE_COLUMNS):
+                one(columns)
         else:
             self.workers.map(one, spans(P, _COLUMNS))
         return out.reshape(C, K, P)

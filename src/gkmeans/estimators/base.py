@@ -172,6 +172,7 @@ class AdditiveQuantizer(Coder):
             learned = replace(learned, codes=np.asarray(learned.codes))
         self.shift_, self.scale_ = rows.frame.shift, rows.frame.scale
         self._keep(learned, run.history, run.last)
+        self._measured(found.energy)
         for name in ("seen_", "_held", "_turn"):
             self.__dict__.pop(name, None)
 
@@ -269,7 +270,9 @@ class AdditiveQuantizer(Coder):
             energy = Rows(judges, model._frame()).energy(workers) / model.scale_**2
             seen = replace(model._what_was_seen(workers), usual=relative(float(errors.sum()), energy))
             if model is not self:
-                self.shift_, self.scale_ = model.shift_, model.scale_
+                for name in ("shift_", "scale_", "usage_", "residual_"):
+                    if hasattr(model, name):
+                        setattr(self, name, getattr(model, name))
                 fitted = Learned(model._final(), model._choose(data, None, workers), model.stages_, model.greedy_)
                 self._keep(fitted, [*self.history_, *model.history_], self.n_iter_ + model.n_iter_)
         self.seen_, self._turn = seen, ()

@@ -37,6 +37,8 @@ class SubspaceQuantizer(AdditiveQuantizer):
     def _check_stages(self) -> None:
         if len(self.stages_) != 1:
             raise ValueError(f"{len(self.stages_)} stages where one holds the subspaces")
+        if self.rotation_.shape != (self.dictionaries_.shape[2],) * 2:
+            raise ValueError(f"a rotation of shape {self.rotation_.shape} for {self.dictionaries_.shape[2]} features")
         expected = full_length(self._final(), self._frame())
         if not np.allclose(self.dictionaries_, expected, rtol=0, atol=1e-4 * float(np.abs(expected).max())):
             raise ValueError("dictionaries that are not those of the subspaces, by which rows are encoded")

@@ -82,6 +82,8 @@ class Coder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-le
     scale_: float
     stages_: Chain
     greedy_: bool = False
+    usage_: Floats
+    residual_: float = 0.0
     history_: NDArray[np.float64]
     n_iter_: int
     n_features_in_: int
@@ -121,12 +123,15 @@ class Coder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-le
             )
         return (self._method(*self.dictionaries_.shape[:2]),)
 
+    def _measured(self, energy: float) -> None:
+        """Note what encodings need to know of the rows of the fit, whose squared lengths add to ``energy``."""
+
     # What they share.
 
     def _fitted_arrays(self) -> list[Floats]:
         """All that an encoding depends on."""
         stages = [array for stage in self.stages_ for array in (*stage.D, stage.R) if array is not None]
-        return [self.dictionaries_, self.shift_, *stages]
+        return [self.dictionaries_, self.shift_, *stages, *([self.usage_] if hasattr(self, "usage_") else [])]
 
     def _frame(self) -> Frame:
         return Frame(self.shift_, self.scale_)

@@ -17,6 +17,7 @@ from ..encoding import PLAIN_ROUNDS, SWIFT_ROUNDS, Replay
 from ..initialization.hierarchical import count_stages, hierarchical
 from ..initialization.kmeans import kmeans
 from ..initialization.random import random
+from ..narrowing import in_components
 from ..products import MOST_SWAYED, swayed
 from ..streaming import Chain
 from ..training import Run, train
@@ -96,6 +97,10 @@ class GroupKMeans(Relaxing):
         empty for other starts.
     greedy_ : bool
         Whether efforts 0 and 1 start without them, because rows held out of the training ended as well.
+    usage_ : (C, K) float32
+        Share of the training rows that chose each codeword.
+    residual_ : float
+        Mean squared length of what the codes leave of a training row, in the frame of the arithmetic.
     shift_, scale_ : (P,) float32, float
         Arithmetic is done on ``(x − shift_) · scale_``.
     n_features_in_ : int
@@ -171,29 +176,26 @@ class GroupKMeans(Relaxing):
         fitted, codes = train(rows, start, codes, run, max_iter, "gk-means")
         return Learned(fitted, codes, tuple(stages))
 
-    def _way(self, effort: int, C: int, K: int, residual: float = 0.0) -> GroupAssignment:
-        """How ``effort`` assigns by the final dictionaries.
-
-        Where they leave a ``residual`` of this squared length, which rounding would hardly sway, by products in bytes,
-        and with little effort in the components that matter.
-        """
-        swift = residual > 0
+    def _way(self, effort: int, C: int, K: int, swift: bool = False, exact: bool = True) -> GroupAssignment:
+        """How ``effort`` assigns by the final dictionaries; where not ``exact``, by products in bytes."""
         order = self._method(C, K).order if effort > (0 if swift else 1) else 1
-        outside = QUICK_OUTSIDE.get(effort, 0.0) * residual
         rounds = (SWIFT_ROUNDS if swift else PLAIN_ROUNDS)[effort]
-        return GroupAssignment(order, rounds, 0, swift and effort <= COARSE_EFFORT, swift, outside)
+        return GroupAssignment(order, rounds, 0, not exact and effort <= COARSE_EFFORT, not exact)
 
-    def _residual(self) -> float:
-        """Squared length, in the frame, of what the model leaves of a row; 0 where products in bytes would sway it."""
+    def _measured(self, energy: float) -> None:
+        n, K = len(self.codes_), self._sizes()[1]
+        counts = np.stack([np.bincount(column, minlength=K) for column in self.codes_.T])
+        self.usage_, self.residual_ = (counts / n).astype(np.float32), float(self.history_[-1]) * energy / n
+
+    def _may_be_swift(self) -> bool:
+        """Whether products in bytes may choose the codes of this model, as they would hardly sway them."""
         C, _, P = self.dictionaries_.shape
-        if C == 1 or check_relaxation(self.relaxation) == 0 or not len(self.history_):
-            return 0.0
-        D = self.dictionaries_.astype(np.float64) * self.scale_
-        means = D.mean(axis=1, keepdims=True)
-        varied = float(np.square(D - means).sum()) / D.shape[1]
-        left = float(self.history_[-1])
-        residual = left / max(1 - left, 1e-9) * (varied + float(np.square(means.sum(axis=0)).sum()))
-        return residual if residual > 0 and swayed(C, P, residual / (residual + varied)) <= MOST_SWAYED else 0.0
+        if C == 1 or check_relaxation(self.relaxation) == 0 or not self.residual_ > 0:
+            return False
+        D = self._final().D[0]
+        varied = D - np.einsum("ck,ckp->cp", self.usage_, D)[:, None]
+        explained = float(np.einsum("ck,ckp,ckp->", self.usage_, varied, varied, dtype=np.float64))
+        return swayed(C, P, self.residual_ / (self.residual_ + explained)) <= MOST_SWAYED
 
     def _given_start(self, shape: tuple[int, int, int], scale: float) -> Floats:
         """``init`` as an array."""
@@ -261,20 +263,16 @@ class GroupKMeans(Relaxing):
 
     def _settings(self, effort: int | None) -> tuple[Any, ...]:
         effort = check_effort(self.effort if effort is None else effort)
-        last = float(self.history_[-1]) if len(self.history_) else None
-        return (
-            self._method(*self.dictionaries_.shape[:2]),
-            effort,
-            self.relaxation,
-            self.greedy_,
-            last,
-            len(self.stages_),
-        )
+        method = self._method(*self.dictionaries_.shape[:2])
+        return method, effort, self.relaxation, self.greedy_, self.residual_, len(self.stages_)
 
     def _encoding(self, effort: int | None, given: bool = False) -> tuple[GroupAssignment, tuple[Dictionaries, ...]]:
         effort = check_effort(self.effort if effort is None else effort)
         C, K = self.dictionaries_.shape[:2]
-        way = self._way(effort, C, K, 0.0 if given else self._residual())
-        if self.greedy_ and effort <= QUICK_EFFORT:
-            return way, (self._final(),)
-        return way, (*self.stages_[: 1 if effort == 0 else None], self._final())
+        swift, final = self._may_be_swift(), self._final()
+        way = self._way(effort, C, K, swift, given or not swift)
+        if swift and not given and effort in QUICK_OUTSIDE:
+            final = in_components(final, self.usage_, QUICK_OUTSIDE[effort] * self.residual_)
+        if swift and self.greedy_ and effort <= QUICK_EFFORT:
+            return way, (final,)
+        return way, (*self.stages_[: 1 if effort == 0 else None], final)

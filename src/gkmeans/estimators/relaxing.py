@@ -89,15 +89,19 @@ class Relaxing(AdditiveQuantizer):
         """
         before = run.rng.bit_generator.state
         way = self._relaxed_at_once if self._nothing_to_lose(len(rows)) else self._relaxed_by_trial
-        narrow = narrowed(rows, *self._sizes(), run.workers) if isinstance(self.init, str) else None
-        run.outside = 0.0 if narrow is None else narrow.outside
-        try:
-            learned = way(rows, narrow, run, max_iter)
-        except TooNarrow as error:
-            logger.info("fit: %s", error)
+        narrow = narrowed(rows, *self._sizes(), run) if isinstance(self.init, str) else None
+        if narrow is not None:
+            run.outside = narrow.outside
+            try:
+                if learned := way(rows, narrow, run, max_iter):
+                    return learned
+            except TooNarrow as error:
+                logger.info("fit: %s", error)
+                narrow = None
             run.begin_again(before)
-            learned = way(rows, None, run, max_iter)
-        if learned is None:
+            if narrow is not None:
+                return None
+        if not (learned := way(rows, None, run, max_iter)):
             run.begin_again(before)
         return learned
 
@@ -106,7 +110,7 @@ class Relaxing(AdditiveQuantizer):
         seen = rows if narrow is None else narrow.rows
         start, given, _ = self._start(seen, None, replace(run, tol=max(run.tol, START_TOL)))
         run.reporter.stage_done(self._extra_iterations(rows.n_features))
-        return self._relaxed_all(rows, narrow, start, given, run, max_iter)
+        return self._relaxed_all(rows, narrow, start, given, run, max_iter, check=True)
 
     def _relaxed_by_trial(self, rows: Data, narrow: Narrow | None, run: Run, max_iter: int) -> Learned | None:
         """Relaxed training without the rows held out, which then join; None where plain training serves them better."""
@@ -147,13 +151,15 @@ class Relaxing(AdditiveQuantizer):
         codes: Codes | None,
         run: Run,
         max_iter: int,
+        check: bool = False,
     ) -> Learned:
-        """Relaxed training of all rows from a start, without its stages."""
+        """Relaxed training of all rows from a start, without its stages; ``check`` whether rows are too narrow."""
         way, heat = self._relaxing(), float(self.relaxation)
         if narrow is None:
             return Learned(*relax(rows, start, codes, run, way, heat, max_iter)[:2], ())
         found = relax(narrow.rows, start, codes, run, way, heat, max_iter - 1, narrow)
-        narrow.check(run)
+        if check:
+            narrow.check(run)
         return Learned(*settled(rows, *found, run, way, narrow), ())
 
     def _relaxing(self) -> GroupAssignment:
@@ -176,11 +182,13 @@ class Relaxing(AdditiveQuantizer):
         return pays(errors[0] - errors[1])
 
     def _greedy_serves(self, others: Rows, fitted: Dictionaries, stages: Sequence[Dictionaries], run: Run) -> bool:
-        """Whether rows held out that are assigned from a greedy start end as well as from the first stage."""
-        way, errors = self._method(*self._sizes()), []
-        for chain in ((fitted,), (*stages, fitted)):
-            errors.append(float(row_errors(others, fitted, encode(others, chain, way, None, run.workers)).sum()))
-        return errors[0] <= AS_GOOD * errors[1]
+        """Whether rows held out end as well from a greedy start as from the first stage, by O1GA and by ``order``."""
+
+        def error(chain: Sequence[Dictionaries], way: GroupAssignment) -> float:
+            return float(row_errors(others, fitted, encode(others, chain, way, None, run.workers)).sum())
+
+        ways = (GroupAssignment(1), self._method(*self._sizes()))
+        return all(error((fitted,), way) <= AS_GOOD * error((*stages, fitted), way) for way in ways)
 
 
 def _apart(run: Run, others: Rows, narrow: Narrow | None) -> Run:

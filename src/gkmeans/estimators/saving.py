@@ -49,6 +49,8 @@ def packed(est: Any) -> tuple[_files.Arrays, dict[str, Any]]:
         "stages": stages,
         "greedy": bool(est.greedy_),
     }
+    if hasattr(est, "usage_"):
+        arrays["usage"], description["residual"] = est.usage_, est.residual_
     if hasattr(est, "feature_names_in_"):
         description["feature_names"] = [str(name) for name in est.feature_names_in_]
     if hasattr(est, "seen_"):
@@ -83,6 +85,10 @@ def restored(kind: type[Estimator], arrays: _files.Arrays, description: dict[str
             raise ValueError(f"no array 'stage{s}.R'")
     est._check_stages()
     est.greedy_ = description.get("greedy", False) is True
+    if "usage" in arrays:
+        est.usage_, est.residual_ = tensor(arrays, "usage", np.dtype(np.float32), 2), float(description["residual"])
+        if est.usage_.shape != (C, K) or est.usage_.min() < 0 or not 0 <= est.residual_ < np.inf:
+            raise ValueError(f"a usage of shape {est.usage_.shape} and a residual of {est.residual_}")
     est.history_ = tensor(arrays, "history", np.dtype(np.float64), 1)
     est.n_iter_ = description["n_iter"]
     if not isinstance(est.n_iter_, int) or not 0 <= est.n_iter_ <= len(est.history_):

@@ -145,7 +145,7 @@ def _trial(
 def trained(X: Floats, stage: Dictionaries, run: Run, most: int, label: str) -> tuple[Dictionaries, float]:
     """``stage`` after alternation on the rows ``X``, and their relative distortion; the run's history stays."""
     rows = _at_hand(X)
-    run = replace(run, energy=rows.energy(run.workers), history=[])
+    run = replace(run, energy=rows.energy(run.workers), outside=0.0, history=[])
     fitted, _ = train(rows, stage, None, run, most, label)
     return fitted, run.history[-1]
 
