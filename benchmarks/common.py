@@ -136,11 +136,14 @@ def in_turns(ours: list[Any], theirs: list[Any]) -> list[Any]:
     return [item for item in chain.from_iterable(zip_longest(ours, theirs)) if item is not None]
 
 
-def alternate(tasks: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
-    """Seconds of each task, run in turn ``repeats`` times, so that noise meets all of them alike."""
-    seconds: dict[str, list[float]] = {name: [] for name in tasks}
+def alternate(
+    tasks: dict[Any, Callable[[], Any]], repeats: int, ready: Callable[[Any], None] = lambda name: None
+) -> dict[Any, list[float]]:
+    """Seconds of each task, run in turn ``repeats`` times, so that noise meets all alike; ``ready`` goes before."""
+    seconds: dict[Any, list[float]] = {name: [] for name in tasks}
     for _ in range(repeats):
         for name, task in tasks.items():
+            ready(name)
             start = time.perf_counter()
             task()
             seconds[name].append(time.perf_counter() - start)

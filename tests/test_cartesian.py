@@ -421,7 +421,7 @@ TAMPERED = {
     "rotation missing": (lambda arrays, about: arrays.pop("stage0.R"), r"stage0\.R"),
     "rotation not square": (lambda arrays, about: arrays.update({"stage0.R": arrays["stage0.R"][:3]}), "rotation"),
     "another rotation": (lambda arrays, about: arrays.update({"stage0.R": arrays["stage0.R"][::-1]}), "not those"),
-    "not a rotation": (lambda arrays, about: arrays.update({"stage0.R": arrays["stage0.R"] * 2}), "not those"),
+    "not a rotation": (lambda arrays, about: arrays.update({"stage0.R": arrays["stage0.R"] * 2}), "orthonormal"),
     "another subspace": (lambda arrays, about: arrays.update({"stage0.D1": arrays["stage0.D0"]}), "not those"),
     "another shift": (lambda arrays, about: arrays.update(shift=arrays["shift"] + 5), "not those"),
     "edges elsewhere": (lambda arrays, about: about["stages"][0].__setitem__(0, [0, 2, 6]), "stage0"),

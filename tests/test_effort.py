@@ -78,11 +78,14 @@ def test_codes_given_are_only_improved_at_every_effort(fitted, sample):
 
 def test_a_second_encoding_makes_no_tables(fitted, sample, monkeypatch):
     est = copy.deepcopy(fitted)
+    more = copy.deepcopy(fitted).encode(sample.base[:50], effort=4)
     before = est.encode(sample.base[:50], effort=2), dict(vars(est))
     monkeypatch.setattr(dictionaries.Tables, "of", None)
     again = est.encode(sample.base[:50], effort=2), dict(vars(est))
     np.testing.assert_array_equal(before[0], again[0])
     assert before[1].keys() == again[1].keys()
+    np.testing.assert_array_equal(est.encode(sample.base[:50], effort=4), more)  # only the rounds are others
+    assert (more != again[0]).any()
 
 
 def test_changed_models_are_encoded_by_as_they_are(fitted, sample):

@@ -8,6 +8,7 @@ effort allows.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -33,10 +34,16 @@ class Encoder:
             stage.ready(self.coarse)
         self.shape = stages[-1].shape
         early = GroupAssignment(1, coarse=self.coarse)
-        self.methods = [*[early] * (len(stages) - 1), method]
+        self.methods: list[Method] = [*[early] * (len(stages) - 1), method]
         self.tables = [
             [way.tables(D, workers) for D in stage.D] for stage, way in zip(stages, self.methods, strict=True)
         ]
+
+    def by(self, method: Method) -> Encoder:
+        """The same with another method for the last stage, which needs the same tables."""
+        other = copy.copy(self)
+        other.methods = [*self.methods[:-1], method]
+        return other
 
     @property
     def nbytes(self) -> int:

@@ -25,7 +25,7 @@ from ..streaming import Chain
 from ..training import relative
 from . import saving
 
-READY, READY_BYTES = 4, 1 << 28
+READY, READY_BYTES = 8, 1 << 28
 """Encoders that are kept from call to call, and their bytes in all: with few rows the tables are most of the work."""
 
 KIND = "gkmeans-model"
@@ -45,7 +45,7 @@ class _Ready:
             for place, one in enumerate(self._held):
                 if one[0]() is est and one[1] == key:
                     self._held.insert(0, self._held.pop(place))
-                    return one[2]
+                    return est._tuned(one[2], effort)
         method, stages = est._encoding(effort)
         made = Encoder(stages, method, workers)
         with self._lock:
@@ -56,7 +56,7 @@ class _Ready:
                 if total <= READY_BYTES:
                     kept.append(one)
             self._held = kept
-        return made
+        return est._tuned(made, effort)
 
     def _dropped(self, gone: weakref.ref[Coder]) -> None:
         """A model is gone, and so are its encoders. No lock: this may run in the middle of anything."""
@@ -113,10 +113,15 @@ class Coder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-le
 
         Where codes are ``given``, rows must not end worse than they began.
         """
-        return self._settings(effort)[0], (self._final(),)
+        self._settings(effort)
+        return self._method(*self.dictionaries_.shape[:2]), (self._final(),)
+
+    def _tuned(self, encoder: Encoder, effort: int | None) -> Encoder:
+        """An encoder made for these settings, for just this effort."""
+        return encoder
 
     def _settings(self, effort: int | None) -> tuple[Any, ...]:
-        """What an encoding depends on besides the fitted arrays: the method first; raises where a setting is wrong."""
+        """What the tables of an encoding depend on besides the fitted arrays; raises where a setting is wrong."""
         if effort is not None:
             raise ValueError(
                 f"effort={effort!r} is for GroupKMeans; {type(self).__name__} encodes in one way, so leave effort out"

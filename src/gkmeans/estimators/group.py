@@ -13,7 +13,7 @@ from .._rows import Codes, Data, Floats, Source
 from .._validation import check_effort, check_integer, check_order, check_relaxation, check_start
 from ..assignment import GroupAssignment, Method, check_table
 from ..dictionaries import Dictionaries
-from ..encoding import PLAIN_ROUNDS, SWIFT_ROUNDS, Replay
+from ..encoding import PLAIN_ROUNDS, SWIFT_ROUNDS, Encoder, Replay
 from ..initialization.hierarchical import count_stages, hierarchical
 from ..initialization.kmeans import kmeans
 from ..initialization.random import random
@@ -263,8 +263,15 @@ class GroupKMeans(Relaxing):
 
     def _settings(self, effort: int | None) -> tuple[Any, ...]:
         effort = check_effort(self.effort if effort is None else effort)
+        alike = effort if effort < 2 else 2 if effort <= COARSE_EFFORT else 9  # but for the rounds
         method = self._method(*self.dictionaries_.shape[:2])
-        return method, effort, self.relaxation, self.greedy_, self.residual_, len(self.stages_)
+        return method, alike, self.relaxation, self.greedy_, self.residual_, len(self.stages_)
+
+    def _tuned(self, encoder: Encoder, effort: int | None) -> Encoder:
+        effort = check_effort(self.effort if effort is None else effort)
+        last = encoder.methods[-1]
+        assert isinstance(last, GroupAssignment)  # as _encoding made it
+        return encoder.by(replace(last, rounds=(SWIFT_ROUNDS if encoder.coarse else PLAIN_ROUNDS)[effort]))
 
     def _encoding(self, effort: int | None, given: bool = False) -> tuple[GroupAssignment, tuple[Dictionaries, ...]]:
         effort = check_effort(self.effort if effort is None else effort)
