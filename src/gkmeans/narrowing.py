@@ -21,7 +21,7 @@ from ._parallel import Workers
 from ._rows import Data, Floats
 from ._sums import Doubles, rounded
 from .dictionaries import Block, Dictionaries
-from .initialization.hierarchical import first_blocks
+from .initialization.hierarchical import first_blocks, length
 from .passes import Project
 from .training import Run
 
@@ -99,10 +99,15 @@ def narrowed(rows: Data, C: int, K: int, run: Run) -> Narrow | None:
     error = gaussian_error(variances, C * float(np.log2(K)))
     r = kept(variances, SHARE * error)
     wide, narrow = first_blocks(C, P), first_blocks(C, r)
-    fits = len(wide) == len(narrow) and all(_size(b) <= _size(a) for a, b in zip(wide, narrow, strict=True))
+    fits = len(wide) == len(narrow) and all(length(b.dims) <= length(a.dims) for a, b in zip(wide, narrow, strict=True))
     if r > WORTH * P or 4 * n * r > HELD_BYTES or not fits:
         return None
-    basis = run.kept("basis", lambda: aligned_with(V[:, :r], S, wide, narrow), (P, r))
+
+    def make() -> Floats:
+        [made] = run.workers.map(lambda leading: aligned_with(leading, S, wide, narrow), [V[:, :r]])
+        return made
+
+    basis = run.kept("basis", make, (P, r))
     seen = rows.passed(Project(basis), None, run.workers)
     outside = rounded([seen.error])
     if outside > 2 * SHARE * n * error:  # the sample has not shown it
@@ -120,8 +125,10 @@ def _moments(X: Floats) -> tuple[Floats, Doubles, Floats]:
     return S, *_principal(S)
 
 
-def _size(block: Block) -> int:
-    return int(block.dims.stop - block.dims.start)
+def less_means(D: Floats, usage: Floats) -> Floats:
+    """Codewords (C, K, P) less the mean of their dictionary, each weighed by its ``usage`` (C, K)."""
+    out: Floats = D - np.einsum("ck,ckp->cp", usage, D)[:, None]
+    return out
 
 
 def in_components(fitted: Dictionaries, usage: Floats, outside: float) -> Dictionaries:
@@ -134,8 +141,7 @@ def in_components(fitted: Dictionaries, usage: Floats, outside: float) -> Dictio
     C, K, P = D.shape
     if not WIDE <= P <= WIDEST // 2:
         return fitted
-    varied = D - np.einsum("ck,ckp->cp", usage, D)[:, None]
-    rows = (np.sqrt(usage)[:, :, None] * varied).reshape(C * K, P)
+    rows = (np.sqrt(usage)[:, :, None] * less_means(D, usage)).reshape(C * K, P)
     variances, V = _principal(rows.T @ rows)
     r = kept(variances, outside)
     if r > WORTH * P:
@@ -178,7 +184,7 @@ def aligned_with(V: Floats, S: Floats, wide: Sequence[Block], narrow: Sequence[B
     """
     own: NDArray[np.float32] = np.zeros_like(V)
     for block, part in zip(wide, narrow, strict=True):
-        size, inner = _size(part), S[block.dims, block.dims]
+        size, inner = length(part.dims), S[block.dims, block.dims]
         last = len(inner) - 1
         _, vectors = scipy.linalg.eigh(inner, subset_by_index=(last - size + 1, last), check_finite=False)
         own[block.dims, part.dims] = vectors[:, ::-1]

@@ -106,8 +106,8 @@ class Project:
             def one(span: tuple[int, int], chunk: Source = chunk, first: int = where.start) -> None:
                 X, part = chunk.block(slice(*span)), slice(first + span[0], first + span[1])
                 np.matmul(X, self.basis, out=out[part])
-                lengths = [np.einsum("ij,ij->i", rows, rows, dtype=np.float64) for rows in (X, out[part])]
-                outside[part] = np.maximum(lengths[0] - lengths[1], 0)
+                whole, inside = (np.einsum("ij,ij->i", Y, Y, dtype=np.float64) for Y in (X, out[part]))
+                outside[part] = np.maximum(whole - inside, 0)
 
             workers.map(one, spans(len(chunk), READ_ROWS))
             error += exact(outside[where])

@@ -17,7 +17,7 @@ from ..encoding import PLAIN_ROUNDS, SWIFT_ROUNDS, Encoder, Replay
 from ..initialization.hierarchical import count_stages, hierarchical
 from ..initialization.kmeans import kmeans
 from ..initialization.random import random
-from ..narrowing import in_components
+from ..narrowing import in_components, less_means
 from ..products import MOST_SWAYED, swayed
 from ..streaming import Chain
 from ..training import Run, train
@@ -192,8 +192,7 @@ class GroupKMeans(Relaxing):
         C, _, P = self.dictionaries_.shape
         if C == 1 or check_relaxation(self.relaxation) == 0 or not self.residual_ > 0:
             return False
-        D = self._final().D[0]
-        varied = D - np.einsum("ck,ckp->cp", self.usage_, D)[:, None]
+        varied = less_means(self._final().D[0], self.usage_)
         explained = float(np.einsum("ck,ckp,ckp->", self.usage_, varied, varied, dtype=np.float64))
         return swayed(C, P, self.residual_ / (self.residual_ + explained)) <= MOST_SWAYED
 
@@ -261,20 +260,24 @@ class GroupKMeans(Relaxing):
     def _learned(self, chain: Chain, codes: Codes) -> Learned:
         return Learned(chain[-1], codes, chain[:-1], self.greedy_)
 
+    def _effort(self, effort: int | None) -> int:
+        """The effort asked for, checked; None is the estimator's own."""
+        return check_effort(self.effort if effort is None else effort)
+
     def _settings(self, effort: int | None) -> tuple[Any, ...]:
-        effort = check_effort(self.effort if effort is None else effort)
+        effort = self._effort(effort)
         alike = effort if effort < 2 else 2 if effort <= COARSE_EFFORT else 9  # but for the rounds
         method = self._method(*self.dictionaries_.shape[:2])
         return method, alike, self.relaxation, self.greedy_, self.residual_, len(self.stages_)
 
     def _tuned(self, encoder: Encoder, effort: int | None) -> Encoder:
-        effort = check_effort(self.effort if effort is None else effort)
+        effort = self._effort(effort)
         last = encoder.methods[-1]
         assert isinstance(last, GroupAssignment)  # as _encoding made it
         return encoder.by(replace(last, rounds=(SWIFT_ROUNDS if encoder.coarse else PLAIN_ROUNDS)[effort]))
 
     def _encoding(self, effort: int | None, given: bool = False) -> tuple[GroupAssignment, tuple[Dictionaries, ...]]:
-        effort = check_effort(self.effort if effort is None else effort)
+        effort = self._effort(effort)
         C, K = self.dictionaries_.shape[:2]
         swift, final = self._may_be_swift(), self._final()
         way = self._way(effort, C, K, swift, given or not swift)

@@ -82,28 +82,26 @@ class Relaxing(AdditiveQuantizer):
         C, K = self._sizes()
         return isinstance(self.init, str) and self.init != "hierarchical" and n >= MANY_ROWS * C * K
 
-    def _relaxed(self, rows: Data, run: Run, max_iter: int) -> Learned | None:
+    def _relaxed(self, rows: Data, run: Run, max_iter: int, may_narrow: bool = True) -> Learned | None:
         """Relaxed training, of narrow rows where that spares much; None where plain training serves new rows better.
 
         Then the run is as it was before, and plain training ends as it would have without the trial.
         """
         before = run.rng.bit_generator.state
         way = self._relaxed_at_once if self._nothing_to_lose(len(rows)) else self._relaxed_by_trial
-        narrow = narrowed(rows, *self._sizes(), run) if isinstance(self.init, str) else None
-        if narrow is not None:
-            run.outside = narrow.outside
-            try:
-                if learned := way(rows, narrow, run, max_iter):
-                    return learned
-            except TooNarrow as error:
-                logger.info("fit: %s", error)
-                narrow = None
-            run.begin_again(before)
-            if narrow is not None:
-                return None
-        if not (learned := way(rows, None, run, max_iter)):
-            run.begin_again(before)
-        return learned
+        narrow = narrowed(rows, *self._sizes(), run) if may_narrow and isinstance(self.init, str) else None
+        run.outside = 0.0 if narrow is None else narrow.outside
+        try:
+            learned = way(rows, narrow, run, max_iter)
+        except TooNarrow as error:
+            logger.info("fit: %s", error)
+        else:
+            if learned is None:
+                run.begin_again(before)
+            return learned
+        del narrow  # its rows are no longer needed
+        run.begin_again(before)
+        return self._relaxed(rows, run, max_iter, may_narrow=False)
 
     def _relaxed_at_once(self, rows: Data, narrow: Narrow | None, run: Run, max_iter: int) -> Learned:
         """Relaxed training of all rows."""

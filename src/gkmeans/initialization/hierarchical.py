@@ -28,7 +28,7 @@ TRIAL_ITERATIONS = 8
 
 def split(block: Block, count: int) -> tuple[Block, ...]:
     """``block`` cut into ``count`` blocks as even as they go, or as many as it has dimensions or dictionaries."""
-    count = min(count, _length(block.dims), _length(block.dictionaries))
+    count = min(count, length(block.dims), length(block.dictionaries))
     return tuple(Block(_part(block.dims, u, count), _part(block.dictionaries, u, count)) for u in range(count))
 
 
@@ -39,10 +39,11 @@ def first_blocks(C: int, P: int) -> tuple[Block, ...]:
 
 def _part(whole: slice, u: int, count: int) -> slice:
     """Part u of ``count`` even ones."""
-    return slice(*(whole.start + _length(whole) * edge // count for edge in (u, u + 1)))
+    return slice(*(whole.start + length(whole) * edge // count for edge in (u, u + 1)))
 
 
-def _length(part: slice) -> int:
+def length(part: slice) -> int:
+    """How many dimensions or dictionaries a part has."""
     return int(part.stop - part.start)
 
 
@@ -53,7 +54,7 @@ def count_stages(C: int, P: int) -> int:
 
 def joined(stage: Dictionaries, blocks: Sequence[Block]) -> Dictionaries:
     """The stage's dictionaries in larger ``blocks``, zeros where a codeword had no entry (Eq. 22, 23)."""
-    D = [np.zeros((_length(block.dictionaries), stage.shape[1], _length(block.dims)), np.float32) for block in blocks]
+    D = [np.zeros((length(block.dictionaries), stage.shape[1], length(block.dims)), np.float32) for block in blocks]
     for part, Dp in zip(stage.blocks, stage.D, strict=True):
         u = next(u for u, block in enumerate(blocks) if part.dims.stop <= block.dims.stop)
         own = slice(
@@ -119,7 +120,7 @@ def balanced_order(variance: NDArray[np.float64], blocks: Sequence[Block]) -> ND
     The dimensions are cut where the variance reaches its shares; a block that is too long for its place gives its
     least dimensions to those that are too short.
     """
-    sizes = [_length(block.dims) for block in blocks]
+    sizes = [length(block.dims) for block in blocks]
     middle = np.cumsum(variance) - variance / 2
     share = np.minimum((middle * len(blocks) / max(variance.sum(), 1e-300)).astype(int), len(blocks) - 1)
     parts = [np.flatnonzero(share == u) for u in range(len(blocks))]
