@@ -1,9 +1,10 @@
-// Products by the matrix unit and in bytes, the minima of T and the order of its codewords as Python
-// functions.
+// Products by the matrix unit and in bytes, the assignment that takes these, the minima of T and the order of
+// its codewords as Python functions.
 #include "bindings.hpp"
 #include "coarse.hpp"
 #include "matrix.hpp"
 #include "similar.hpp"
+#include "swift.hpp"
 
 using namespace gkmeans;
 
@@ -81,6 +82,46 @@ static void coarse_multiply_rows(In<float, 2> A, In<std::uint8_t, 2> B, Out<floa
                     out.data() + static_cast<std::size_t>(first) * m, work.get());
 }
 
+static void swift_pack_table(In<float, 3> T, int c, float each, Out<Short, 4> out) {
+    require(has_coarse_products(), kNoBytes);
+    const int C = dimension(T.shape(0)), K = dimension(T.shape(1)), Kp = dimension(T.shape(2)),
+              Ks = dimension(out.shape(3));
+    require(0 <= c && c < C, "c must be a dictionary, from 0 to C - 1");
+    require(K <= Kp && Kp % kPad == 0 && Kp <= Ks && Ks <= 65536,
+            "T must have shape (C, K, Kp), Kp at most Ks");
+    require(out.shape(0) == T.shape(0) && out.shape(1) == T.shape(1) && out.shape(2) == T.shape(0),
+            "out must have shape (C, K, C, Ks)");
+    nb::gil_scoped_release release;
+    swift_pack(C, K, Kp, Ks, T.data(), c, each, out.data());
+}
+
+static void assign_swiftly(In<float, 2> X, In<std::uint8_t, 2> packed, In<Short, 4> T, In<float, 2> N,
+                           float each, Out<Code, 2> codes, bool start, In<int, 1> stop, int rounds,
+                           std::uint64_t seed) {
+    require(has_coarse_products(), kNoBytes);
+    const int n = dimension(X.shape(0)), P = dimension(X.shape(1)), C = dimension(T.shape(0)),
+              K = dimension(T.shape(1)), Ks = dimension(T.shape(3));
+    require(1 <= P && P <= kMostNumbers, "P must be from 1 to 65536");
+    require(C >= 1 && T.shape(2) == T.shape(0) && K >= 1 && K <= Ks && Ks % kShorts == 0 && Ks <= 65536,
+            "T must have shape (C, K, C, Ks), Ks a multiple of 32");
+    require(N.shape(0) == T.shape(0) && N.shape(1) == T.shape(3), "N must have shape (C, Ks)");
+    require(packed.shape(0) == T.shape(0) && packed.shape(1) == coarse_size(Ks, P),
+            "packed must have shape (C, coarse_size(Ks, P))");
+    require(reinterpret_cast<std::uintptr_t>(packed.data()) % 64 == 0,
+            "packed must lie at a multiple of 64 bytes");
+    require(codes.shape(0) == X.shape(0) && codes.shape(1) == T.shape(0), "codes must have shape (n, C)");
+    require(stop.shape(0) == 1, "stop must have shape (1,)");
+    require(rounds >= 0, "rounds must be at least 0");
+    if (!start) {
+        for (std::size_t i = 0; i < codes.size(); ++i)
+            require(codes.data()[i] < K, "a code is not below the number of codewords");
+    }
+    auto work = allocate(swift_workspace(C, Ks, P));
+    nb::gil_scoped_release release;
+    swift_assign({C, K, Ks, T.data(), N.data(), each}, n, P, X.data(), packed.data(), codes.data(), start,
+                 rounds, seed, work.get(), stop.data());
+}
+
 void gkmeans::bind_products(nb::module_& m) {
     const auto level = nb::arg("level") = nb::none();
     const auto array = [](const char* name) { return nb::arg(name).noconvert(); };
@@ -93,5 +134,10 @@ void gkmeans::bind_products(nb::module_& m) {
     m.def("coarse_products", &has_coarse_products);
     m.def("coarse_size", &coarse_size, nb::arg("m"), nb::arg("P"));
     m.def("coarse_pack", &coarse_pack_rows, array("B"), array("out"));
+    m.def("most_together", [] { return kMostTogether; });
+    m.def("swift_pack", &swift_pack_table, array("T"), nb::arg("c"), nb::arg("each"), array("out"));
+    m.def("swift_assign", &assign_swiftly, array("X"), array("packed"), array("T"), array("N"),
+          nb::arg("each"), array("codes"), nb::arg("start"), array("stop"), nb::arg("rounds") = 0,
+          nb::arg("seed") = 0);
     m.def("coarse_multiply", &coarse_multiply_rows, array("A"), array("B"), array("out"), nb::arg("first"));
 }

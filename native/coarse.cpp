@@ -97,35 +97,42 @@ static void tile(int Q, std::size_t wide, const std::uint8_t* A, const float* le
     }
 }
 
+void coarse_round(const float* A, const Rounded& to) {
+    const std::size_t wide = to.wide();
+    for (int r = 0; r < to.n; ++r) {
+        const float* x = A + static_cast<std::size_t>(r) * to.P;
+        std::uint8_t* row = to.rows + r * wide;
+        to.levels[r] = level_of(to.P, x);
+        __builtin_memset(row + wide - kQuad, 128, kQuad);
+        round_row(to.P, x, to.levels[r], 128, row);
+    }
+}
+
+void coarse_times(const Rounded& A, int m, const std::uint8_t* B, float* out) {
+    const int Q = quads(A.P), panels = coarse_panels(m);
+    const std::size_t wide = A.wide();
+    for (int p = 0; p < panels; ++p, B += coarse_panel(A.P)) {
+        float* part = out + p * kColumns;
+        int r = 0;
+        for (; r + kTogether <= A.n; r += kTogether) {
+            tile<kTogether>(Q, wide, A.rows + r * wide, A.levels + r, B, m - p * kColumns,
+                            part + static_cast<std::size_t>(r) * m, m);
+        }
+        for (; r < A.n; ++r) {
+            tile<1>(Q, wide, A.rows + r * wide, A.levels + r, B, m - p * kColumns,
+                    part + static_cast<std::size_t>(r) * m, m);
+        }
+    }
+}
+
 void coarse_multiply(const Sizes& s, const float* A, const std::uint8_t* B, float* out, void* work) {
-    const int Q = quads(s.P), panels = coarse_panels(s.m);
-    const std::size_t wide = static_cast<std::size_t>(Q) * kQuad;
-    float* levels = static_cast<float*>(work);
-    std::uint8_t* rows = reinterpret_cast<std::uint8_t*>(levels + kCoarseRows);
     for (int first = 0; first < s.n; first += kCoarseRows) {
         const int some = s.n - first < kCoarseRows ? s.n - first : kCoarseRows;
-        for (int r = 0; r < some; ++r) {
-            const float* x = A + static_cast<std::size_t>(first + r) * s.P;
-            levels[r] = level_of(s.P, x);
-            __builtin_memset(rows + r * wide + wide - kQuad, 128, kQuad);
-            round_row(s.P, x, levels[r], 128, rows + r * wide);
-        }
+        const Rounded rows = rounded_in(work, some, s.P);
+        coarse_round(A + static_cast<std::size_t>(first) * s.P, rows);
         for (int g = 0; g < s.G; ++g) {
-            float* part = out + g * s.apart + static_cast<std::size_t>(first) * s.m;
-            for (int p = 0; p < panels; ++p) {
-                const std::uint8_t* panel =
-                    B + (static_cast<std::size_t>(g) * panels + p) * coarse_panel(s.P);
-                const int m = s.m - p * kColumns;
-                int r = 0;
-                for (; r + kTogether <= some; r += kTogether) {
-                    tile<kTogether>(Q, wide, rows + r * wide, levels + r, panel, m,
-                                    part + static_cast<std::size_t>(r) * s.m + p * kColumns, s.m);
-                }
-                for (; r < some; ++r) {
-                    tile<1>(Q, wide, rows + r * wide, levels + r, panel, m,
-                            part + static_cast<std::size_t>(r) * s.m + p * kColumns, s.m);
-                }
-            }
+            coarse_times(rows, s.m, B + g * coarse_size(s.m, s.P),
+                         out + g * s.apart + static_cast<std::size_t>(first) * s.m);
         }
     }
 }

@@ -35,6 +35,27 @@ bool has_coarse_products();
 // B (m, P) in levels: out (coarse_size(m, P)), 64-aligned.
 void coarse_pack(int m, int P, const float* B, std::uint8_t* out);
 
+// At most kCoarseRows rows of P numbers in levels, each filled up to a multiple of four.
+struct Rounded {
+    int n, P;
+    float* levels;       // (n)  the size of a level
+    std::uint8_t* rows;  // (n, wide)
+
+    std::size_t wide() const { return static_cast<std::size_t>(quads(P)) * kQuad; }
+};
+
+// n rows in `work`, which holds coarse_workspace(P) bytes, 64-aligned.
+static inline Rounded rounded_in(void* work, int n, int P) {
+    float* levels = static_cast<float*>(work);
+    return {n, P, levels, reinterpret_cast<std::uint8_t*>(levels + kCoarseRows)};
+}
+
+// Rounds the rows of A (n, P).
+void coarse_round(const float* A, const Rounded& to);
+
+// out (n, m) = A times B^T for one matrix of m rows, a multiple of 16.
+void coarse_times(const Rounded& A, int m, const std::uint8_t* B, float* out);
+
 // out[g] (n, m) = A (n, P) times B[g]^T for each of G matrices of m rows, a multiple of 16, packed one after
 // the other. `work` holds coarse_workspace(P) bytes, 64-aligned.
 void coarse_multiply(const Sizes&, const float* A, const std::uint8_t* B, float* out, void* work);

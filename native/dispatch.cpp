@@ -7,6 +7,7 @@
 #include "coarse.hpp"
 #include "kernels.hpp"
 #include "matrix.hpp"
+#include "swift.hpp"
 
 #ifdef GKMEANS_AMX
 #include <sys/syscall.h>
@@ -97,6 +98,10 @@ bool has_coarse_products() {
 #ifndef GKMEANS_X86  // never called
 void coarse_pack(int, int, const float*, std::uint8_t*) {}
 void coarse_multiply(const Sizes&, const float*, const std::uint8_t*, float*, void*) {}
+void swift_pack(int, int, int, int, const float*, int, float, Short*) {}
+std::size_t swift_workspace(int, int, int) { return 0; }
+void swift_assign(const Steps&, int, int, const float*, const std::uint8_t*, Code*, bool, int, std::uint64_t,
+                  void*, const volatile int*) {}
 #endif
 #ifndef GKMEANS_AMX  // never called
 void pack(int, int, const float*, std::uint16_t*) {}

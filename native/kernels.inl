@@ -1,6 +1,8 @@
 // Everything one level is made of; kernels_*.cpp name the level and include this.
 //
 // No standard-library templates here: a copy compiled for a wide level could be linked in for all of them.
+#include "draw.hpp"
+//
 #include "kernels.hpp"
 //
 #include "simd.inl"

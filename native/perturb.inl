@@ -1,37 +1,10 @@
 // Perturb and refine: a way out of the local minima that group assignment ends in.
 //
 // A round sets some codes of every row at random, assigns anew from there, and keeps the better codes of the
-// two. The random numbers are made of the row's own codes, the round and a seed: a row's result does not
-// depend on the rows around it.
+// two (draw.hpp).
 
 namespace gkmeans {
 namespace GKMEANS_LEVEL {
-
-// splitmix64 (Steele, Lea and Flood 2014).
-static inline std::uint64_t mixed(std::uint64_t x) {
-    x += 0x9e3779b97f4a7c15;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-    return x ^ (x >> 31);
-}
-
-// A number below `end`, which is at most 65536.
-static inline int drawn(std::uint64_t* state, int end) {
-    *state = mixed(*state);
-    return static_cast<int>((*state >> 32) * static_cast<std::uint64_t>(end) >> 32);
-}
-
-// Sets half of the codes, each dictionary at most once, to any codeword.
-static inline void perturb(const Tables& t, std::uint64_t seed, Code* code) {
-    std::uint64_t state = seed;
-    for (int c = 0; c < t.C; ++c) state = mixed(state ^ code[c]);
-    int missing = t.C / 2;
-    for (int c = 0; missing > 0; ++c) {
-        if (drawn(&state, t.C - c) >= missing) continue;
-        code[c] = static_cast<Code>(drawn(&state, t.K));
-        --missing;
-    }
-}
 
 // 1/2 |x - decoding|^2 - 1/2 |x|^2: in the sum of V each pair of codewords counts twice.
 static inline double total_cost(const Tables& t, const Scratch& s, int i, Costs V, const Code* code) {
@@ -62,7 +35,7 @@ static void rounds(const Tables& t, int order, int count, std::uint64_t seed, in
     for (int i = 0; i < n; ++i) cost[i] = total_cost(t, s, i, V, code_of(t, codes, i));
     __builtin_memcpy(best, codes, n * row);
     for (int r = 0; r < count && !*stop; ++r) {
-        for (int i = 0; i < n; ++i) perturb(t, mixed(seed + r), code_of(t, codes, i));
+        for (int i = 0; i < n; ++i) perturb(t.C, t.K, mixed(seed + r), code_of(t, codes, i));
         assign_again(t, order, n, V, codes, work, stop);
         if (*stop) break;
         for (int i = 0; i < n; ++i) {

@@ -78,21 +78,26 @@ def mixed(x):
     return x ^ (x >> 31)
 
 
+def drawn(state, end):
+    """The next state, and a number below ``end`` made of it."""
+    state = mixed(state)
+    return state, ((state >> 32) * end) >> 32
+
+
 def perturbed(code, K, seed):
     """Half of the codes, rounded down, drawn anew, by numbers made of the codes and the seed."""
     state = seed
     for k in code:
         state = mixed(state ^ int(k))
 
-    def drawn(end):
-        nonlocal state
-        state = mixed(state)
-        return ((state >> 32) * end) >> 32
-
     code, missing = list(code), len(code) // 2
     for c in range(len(code)):
-        if missing and drawn(len(code) - c) < missing:
-            code[c], missing = drawn(K), missing - 1
+        if not missing:
+            break
+        state, place = drawn(state, len(code) - c)
+        if place < missing:
+            state, code[c] = drawn(state, K)
+            missing -= 1
     return code
 
 

@@ -10,9 +10,11 @@ import pytest
 import gkmeans as gk
 import reference
 from conftest import correlated, errors, message_of
-from gkmeans import assignment, dictionaries
+from gkmeans import _core, assignment, dictionaries
 from gkmeans.encoding import PLAIN_ROUNDS, SWIFT_ROUNDS
 from gkmeans.estimators import coding
+
+in_bytes = pytest.mark.skipif(not _core.coarse_products(), reason="this CPU makes no products in bytes")
 
 
 def small(C=4, K=16, **options):
@@ -29,18 +31,20 @@ def fitted(sample):
     return small(8, 16).fit(sample.learn[:1500])
 
 
-def test_rounds_grow_with_the_effort_and_end_alike():
+def test_every_effort_has_twice_the_rounds_of_the_one_before():
     assert (0, 0, 0, *(1 << step for step in range(7))) == PLAIN_ROUNDS
-    assert SWIFT_ROUNDS[1:6] == (0, *(1 << step for step in range(4)))
-    assert SWIFT_ROUNDS[5] < SWIFT_ROUNDS[6] < SWIFT_ROUNDS[7]
-    assert SWIFT_ROUNDS[7:] == PLAIN_ROUNDS[7:]
+    assert (0, *(1 << step for step in range(9))) == SWIFT_ROUNDS
 
 
-def test_codes_given_are_refined_as_hard_as_rows_alone(fitted):
+@in_bytes
+def test_high_efforts_end_with_exact_products_and_codes_given_have_no_others(fitted):
     for effort in range(10):
         alone, given = (fitted._encoding(effort, given)[0] for given in (False, True))
-        assert (alone.order, alone.rounds) == (given.order, given.rounds)
-        assert not given.coarse
+        swift = alone if effort <= 6 else alone.early
+        assert isinstance(swift, assignment.SwiftAssignment)
+        assert swift.rounds == SWIFT_ROUNDS[effort]
+        assert effort <= 6 or alone == assignment.GroupAssignment(2, early=swift)
+        assert given == assignment.GroupAssignment(2 if effort > 1 else 1, PLAIN_ROUNDS[effort])
 
 
 def test_more_effort_lowers_the_distortion(fitted, sample):
@@ -59,13 +63,15 @@ def test_no_row_loses_by_more_rounds(sample):
         assert (more <= fewer * (1 + 1e-5)).all()
 
 
-@pytest.mark.parametrize("effort", range(6))
-def test_products_in_bytes_hardly_move_the_distortion(effort, fitted, sample, monkeypatch):
+@in_bytes
+@pytest.mark.parametrize(("effort", "plain"), [(4, 2), (6, 4), (7, 6), (9, 8)])
+def test_steps_find_as_good_codes_as_fewer_rounds_by_order_2(effort, plain, fitted, sample):
     base = sample.base[:3000]
-    swift = fitted.relative_distortion(base, fitted.encode(base, effort=effort))
-    monkeypatch.setattr("gkmeans.estimators.group.COARSE_EFFORT", -1)
-    exact = fitted.relative_distortion(base, copy.deepcopy(fitted).encode(base, effort=effort))
-    assert swift == pytest.approx(exact, rel=2e-3)
+    exact = copy.deepcopy(fitted).set_params(relaxation=0)
+    swift, slow = (
+        est.relative_distortion(base, est.encode(base, effort=e)) for est, e in ((fitted, effort), (exact, plain))
+    )
+    assert swift < 1.002 * slow
 
 
 def test_codes_given_are_only_improved_at_every_effort(fitted, sample):
@@ -79,9 +85,9 @@ def test_codes_given_are_only_improved_at_every_effort(fitted, sample):
 def test_a_second_encoding_makes_no_tables(fitted, sample, monkeypatch):
     est = copy.deepcopy(fitted)
     more = copy.deepcopy(fitted).encode(sample.base[:50], effort=4)
-    before = est.encode(sample.base[:50], effort=2), dict(vars(est))
+    before = est.encode(sample.base[:50], effort=3), dict(vars(est))
     monkeypatch.setattr(dictionaries.Tables, "of", None)
-    again = est.encode(sample.base[:50], effort=2), dict(vars(est))
+    again = est.encode(sample.base[:50], effort=3), dict(vars(est))
     np.testing.assert_array_equal(before[0], again[0])
     assert before[1].keys() == again[1].keys()
     np.testing.assert_array_equal(est.encode(sample.base[:50], effort=4), more)  # only the rounds are others

@@ -32,7 +32,7 @@ LINE = [
         "_batched",
         "vectors",
     ),
-    *("products", "dictionaries", "_validation", "batches", "assignment", "pursuit"),
+    *("products", "steps", "dictionaries", "_validation", "batches", "assignment", "pursuit"),
     *(
         "update",
         "passes",

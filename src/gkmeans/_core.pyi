@@ -70,6 +70,25 @@ def coarse_multiply(
     out: _Floats,  # (G, N, m) rows from `first` on, m a multiple of 16
     first: int,
 ) -> None: ...
+def most_together() -> int: ...  # steps of the entries of T that meet in one sum; twice that: of a codeword alone
+def swift_pack(
+    T: _Floats,  # (C, K, Kp) of dictionary c: T[b, j, k] = ⟨d^b_j, d^c_k⟩
+    c: int,
+    each: float,
+    out: NDArray[np.int16],  # (C, K, C, Ks) its part [:, :, c]
+) -> None: ...
+def swift_assign(
+    X: _Floats,  # (n, P)
+    packed: NDArray[np.uint8] | None,  # (C, coarse_size(Ks, P))
+    T: NDArray[np.int16],  # (C, K, C, Ks)
+    N: _Floats,  # (C, Ks)
+    each: float,
+    codes: _Codes,  # (n, C) in and out
+    start: bool,
+    stop: NDArray[np.int32],
+    rounds: int = 0,
+    seed: int = 0,
+) -> None: ...
 def products(
     Q: _Floats,  # (n, P)
     D: _Floats,  # (tiles, P, 32) 32 codewords a tile

@@ -40,15 +40,15 @@ class GroupAssignment:
 
     Each of ``rounds`` then draws half of a row's codes anew, by ``seed`` and the row's codes, refines and keeps the
     better ones of the two. ``coarse`` makes the products of rows with codewords in bytes: a choice may be swayed by a
-    hundredth of what two codewords differ by, and a row whose codes are given may end a little worse. ``coarse_start``
-    makes those of the stages that an encoding replays before it so (encoding.py).
+    hundredth of what two codewords differ by, and a row whose codes are given may end a little worse. ``early`` assigns
+    the stages that an encoding replays before it (encoding.py); by default it is O1GA.
     """
 
     order: int
     rounds: int = 0
     seed: int = 0
     coarse: bool = False
-    coarse_start: bool = False
+    early: SwiftAssignment | None = None
 
     def tables(self, D: Floats, workers: Workers) -> Tables:
         """T, and for pairs and more its minima."""
@@ -57,6 +57,43 @@ class GroupAssignment:
     def codes(self, X: Floats, tables: Tables, given: Codes | None, workers: Workers) -> NDArray[np.uint16]:
         """From the codes ``given``, or from a greedy start."""
         return assign_block(X, tables, self.order, given, workers, self.rounds, self.seed)
+
+
+@dataclass(frozen=True)
+class SwiftAssignment:
+    """O1GA in 16-bit steps by products in bytes, where the CPU and the dictionaries allow it, else ``otherwise``.
+
+    Each of ``rounds`` then chooses half of a row's codes anew, one after the other, the first at random by ``seed`` and
+    the row's codes, refines and keeps the better ones. A choice may be swayed as by ``coarse`` products.
+    """
+
+    rounds: int
+    otherwise: GroupAssignment
+    seed: int = 0
+
+    def tables(self, D: Floats, workers: Workers) -> Tables:
+        """T in steps, or what ``otherwise`` needs."""
+        return Tables.in_steps(D, workers) or self.otherwise.tables(D, workers)
+
+    def codes(self, X: Floats, tables: Tables, given: Codes | None, workers: Workers) -> NDArray[np.uint16]:
+        """From the codes ``given``, or from a greedy start."""
+        steps = tables.steps
+        if steps is None:
+            return self.otherwise.codes(X, tables, given, workers)
+        out = np.empty((len(X), len(tables.D)), np.uint16) if given is None else np.array(given, np.uint16, order="C")
+        _core.swift_assign(
+            np.ascontiguousarray(X),
+            tables.products.coarse,
+            steps.T,
+            steps.N,
+            steps.each,
+            out,
+            given is None,
+            workers.stop,
+            rounds=self.rounds,
+            seed=self.seed,
+        )
+        return out
 
 
 def check_table(order: int, C: int, K: int) -> None:

@@ -18,6 +18,7 @@ from . import _core
 from ._parallel import Workers, aligned, spans
 from ._rows import Codes, Floats, Source
 from .products import Products
+from .steps import Steps
 
 PAD = 16
 GROUPS = 16
@@ -120,7 +121,7 @@ class Tables:
     bounded by groups of neighbours; ``place`` (C, K) is its inverse. ``T`` (C, C, K, Kp) has ``T[c, b, j, k] =
     ⟨d^c_k, d^b_j⟩``, so the rows that dictionary c needs lie together; ``N`` (C, Kp) half the squared norms, +inf in
     the padding; ``rowmin`` (C, C, Kp) the least of each row of T and ``groupmin`` (C, C, K, 16) of each of up to 16
-    groups of its columns.
+    groups of its columns. Where ``steps`` hold the table instead, there is none of these.
     """
 
     D: Floats
@@ -131,6 +132,7 @@ class Tables:
     T: Floats | None = None
     rowmin: Floats | None = None
     groupmin: Floats | None = None
+    steps: Steps | None = None
 
     @classmethod
     def of(cls, D: Floats, workers: Workers, order: int = 2, coarse: bool = False) -> Tables:
@@ -177,10 +179,23 @@ class Tables:
             workers.map(bound, range(C))
         return replace(start, T=T, rowmin=rowmin, groupmin=groupmin)
 
+    @classmethod
+    def in_steps(cls, D: Floats, workers: Workers) -> Tables | None:
+        """Tables in 16-bit steps, for products in bytes; None where the CPU or these dictionaries ask for floats."""
+        C, K, _ = D.shape
+        if C == 1 or not _core.coarse_products() or table_bytes(C, K) > TABLE_BYTES:
+            return None
+        exact = cls.of(D, workers, 1, coarse=True)
+        if exact.products.coarse is None or exact.T is None:
+            return None
+        steps = Steps.of(exact.T, exact.N, workers)
+        return None if steps is None else replace(exact, T=None, rowmin=None, groupmin=None, steps=steps)
+
     @property
     def nbytes(self) -> int:
         """Size of what is largest here: the codewords, in every order they are held in, and T."""
-        held = (self.D, self.products.D, self.products.packed, self.products.coarse, self.T, self.groupmin)
+        products = self.products
+        held = (self.D, products.D, products.packed, products.coarse, self.T, self.groupmin, self.steps)
         return sum(array.nbytes for array in held if array is not None)
 
     def inside(self, codes: Codes) -> NDArray[np.uint16]:

@@ -15,34 +15,38 @@ import numpy as np
 
 from ._parallel import Workers, block_rows
 from ._rows import Codes, Source
-from .assignment import GroupAssignment, Method
+from .assignment import GroupAssignment, Method, SwiftAssignment
 from .dictionaries import Dictionaries, Tables, code_dtype
 from .passes import Passed
 
 PLAIN_ROUNDS = (0, 0, 0, 1, 2, 4, 8, 16, 32, 64)
-SWIFT_ROUNDS = (0, 0, 1, 2, 4, 8, 12, 16, 32, 64)
-"""Perturbed rounds of each effort; where products may be made in bytes, two efforts without rounds are enough."""
+SWIFT_ROUNDS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)
+"""Perturbed rounds of each effort; in 16-bit steps they cost little."""
+
+
+def chained(method: Method, stages: int) -> list[Method]:
+    """How each of a chain of stages is assigned, the last by ``method``."""
+    early: Method = getattr(method, "early", None) or GroupAssignment(1)
+    return [*[early] * (stages - 1), method]
 
 
 class Encoder:
     """Codes of rows by a chain of stages, the last by ``method``, with tables that are made once."""
 
     def __init__(self, stages: Sequence[Dictionaries], method: Method, workers: Workers) -> None:
-        self.stages = stages
-        self.coarse = bool(getattr(method, "coarse_start", False))
+        self.stages, self.methods = stages, chained(method, len(stages))
+        self.coarse = any(isinstance(way, SwiftAssignment) for way in self.methods)
         for stage in stages:
             stage.ready(self.coarse)
         self.shape = stages[-1].shape
-        early = GroupAssignment(1, coarse=self.coarse)
-        self.methods: list[Method] = [*[early] * (len(stages) - 1), method]
         self.tables = [
             [way.tables(D, workers) for D in stage.D] for stage, way in zip(stages, self.methods, strict=True)
         ]
 
     def by(self, method: Method) -> Encoder:
-        """The same with another method for the last stage, which needs the same tables."""
+        """The same by another method, which needs the same tables."""
         other = copy.copy(self)
-        other.methods = [*self.methods[:-1], method]
+        other.methods = chained(method, len(self.stages))
         return other
 
     @property

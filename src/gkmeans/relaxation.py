@@ -20,7 +20,7 @@ from ._files import FileError
 from ._parallel import Workers, spans
 from ._rows import READ_ROWS, Codes, Floats, Source, decode
 from ._sums import Doubles, rounded
-from .assignment import GroupAssignment, assign
+from .assignment import GroupAssignment, Method, SwiftAssignment, assign
 from .checkpoint import State
 from .dictionaries import Dictionaries, squared_errors
 from .narrowing import Narrow
@@ -32,6 +32,9 @@ from .update import ALONE_UNKNOWNS, Statistics
 FOLDS = 4
 ITERATIONS = 96
 """Most iterations with folds, noise in all but the last of them; there is one more on all rows."""
+
+ROUNDS = 4
+"""Rounds of an iteration in 16-bit steps."""
 
 WARM, MANY, FEW, FEWEST, WARMEST = 0.4, 8, 4, 3, 2.0
 """Few dictionaries stand more noise: up to WARMEST times as much, where it stays below WARM of what they explain."""
@@ -157,7 +160,7 @@ class Folds:
         return min(1.0, left / variance) if variance > 0 else 1.0
 
     def assigned(
-        self, noisy: Sequence[Dictionaries], way: GroupAssignment, codes: Codes, workers: Workers
+        self, noisy: Sequence[Dictionaries], way: Method, codes: Codes, workers: Workers
     ) -> tuple[Codes, float, list[Statistics]]:
         """Codes of each fold by its own dictionaries, error and statistics: one pass, or four with large tables."""
         found = self.rows.passed(Sweep(noisy, way, self.rows.grid(), self.seed), codes, workers)
@@ -182,7 +185,6 @@ def relax(
     """
     iterations = min(ITERATIONS, max_iter - 1) if len(rows) >= FOLDS else 0
     folds, task, candidates = Folds(rows, run.rng, narrow), Task(run, len(rows)), Candidates(rows)
-    C, _, P = start.shape
     state = task.saved(start, FOLDS)
     if state is None:
         if codes is None:
@@ -193,8 +195,8 @@ def relax(
         parts = folds.statistics(state.codes, start, run.workers)
     while state.iteration < iterations:
         iteration, left, shrinkage = state.iteration + 1, *known(state.numbers)
-        swift = replace(way, seed=iteration, coarse=swayed(C, P, left) <= MOST_SWAYED)
-        heat = warmed(C, left, temperature) * np.sqrt(1 - iteration / iterations)
+        swift = swiftly(way, iteration, start.shape, left)
+        heat = warmed(start.shape[0], left, temperature) * np.sqrt(1 - iteration / iterations)
         trained = folds.solved(state, parts, shrinkage, replace(run, method=replace(swift, rounds=0)))
         if not np.sum([part.counts for part in parts], axis=0).all():
             trained = together(trained, candidates.revive(mean_of(trained), reduce(add, parts), state.codes, run))
@@ -212,6 +214,16 @@ def relax(
         task.save(state)
     run.ended(state, max_iter)
     return state.dictionaries[0], state.codes, state.numbers["points"]
+
+
+def swiftly(
+    way: GroupAssignment, seed: int, shape: tuple[int, int, int], unexplained: float
+) -> GroupAssignment | SwiftAssignment:
+    """How an iteration assigns, as ``way`` would: in 16-bit steps where that hardly sways a choice."""
+    C, _, P = shape
+    if swayed(C, P, unexplained) > MOST_SWAYED:
+        return replace(way, seed=seed)
+    return SwiftAssignment(ROUNDS, replace(way, seed=seed, coarse=True), seed)
 
 
 def known(numbers: dict[str, float]) -> tuple[float, Shrinkage]:

@@ -63,7 +63,6 @@ class Learned:
     final: Dictionaries
     codes: Codes
     stages: Chain
-    greedy: bool = False  # a quick encoding need not replay them
 
 
 class AdditiveQuantizer(Coder):
@@ -188,7 +187,6 @@ class AdditiveQuantizer(Coder):
         self.dictionaries_ = full_length(learned.final, self._frame())
         self.codes_ = learned.codes
         self.stages_ = learned.stages
-        self.greedy_ = learned.greedy
         self.history_ = np.array(history)
         self.n_iter_ = n_iter
 
@@ -273,7 +271,7 @@ class AdditiveQuantizer(Coder):
                 for name in ("shift_", "scale_", "usage_", "residual_"):
                     if hasattr(model, name):
                         setattr(self, name, getattr(model, name))
-                fitted = Learned(model._final(), model._choose(data, None, workers), model.stages_, model.greedy_)
+                fitted = Learned(model._final(), model._choose(data, None, workers), model.stages_)
                 self._keep(fitted, [*self.history_, *model.history_], self.n_iter_ + model.n_iter_)
         self.seen_, self._turn = seen, ()
 

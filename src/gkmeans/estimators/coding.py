@@ -65,11 +65,15 @@ class _Ready:
 
 def fingerprint(array: Floats) -> int:
     """A number that tells arrays of one shape apart, whatever entry has changed or moved."""
-    words = np.frombuffer(np.ascontiguousarray(array), np.uint32)
-    places = np.arange(1, 2 * len(words), 2, dtype=np.uint64)
-    return int((words * (places * np.uint64(0x9E3779B97F4A7C15))).sum(dtype=np.uint64))
+    held = np.ascontiguousarray(array).reshape(-1).view(np.uint32)
+    out = 0
+    for start, stop in spans(len(held), len(_PLACES)):
+        part = int((held[start:stop] * _PLACES[: stop - start]).sum(dtype=np.uint64))
+        out = (out * 0x9E3779B97F4A7C15 + part) % 2**64
+    return out
 
 
+_PLACES = np.arange(1, 2 << 15, 2, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
 _ready = _Ready()
 
 
@@ -81,7 +85,6 @@ class Coder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-le
     shift_: Floats
     scale_: float
     stages_: Chain
-    greedy_: bool = False
     usage_: Floats
     residual_: float = 0.0
     history_: NDArray[np.float64]

@@ -9,28 +9,26 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
+from .. import _core
 from .._rows import Codes, Data, Floats, Source
 from .._validation import check_effort, check_integer, check_order, check_relaxation, check_start
-from ..assignment import GroupAssignment, Method, check_table
+from ..assignment import GroupAssignment, Method, SwiftAssignment, check_table
 from ..dictionaries import Dictionaries
 from ..encoding import PLAIN_ROUNDS, SWIFT_ROUNDS, Encoder, Replay
 from ..initialization.hierarchical import count_stages, hierarchical
 from ..initialization.kmeans import kmeans
 from ..initialization.random import random
 from ..narrowing import in_components, less_means
-from ..products import MOST_SWAYED, swayed
+from ..products import MOST_SWAYED, even_enough, swayed
 from ..streaming import Chain
 from ..training import Run, train
 from .base import AdditiveQuantizer, Learned
-from .relaxing import QUICK_EFFORT, TRAINING_ROUNDS, TRIAL_ITERATIONS, Relaxing
+from .relaxing import TRAINING_ROUNDS, TRIAL_ITERATIONS, Relaxing
 
-COARSE_EFFORT = 5
-"""Up to this effort a model of relaxed training encodes by products in bytes, above it only the stages before the last.
-
-They move its distortion by 0.01 to 0.05 %.
-"""
-QUICK_OUTSIDE = {0: 0.1, 1: 0.05}
-"""What quick efforts leave outside of the components they choose codes in, of the residual; a quarter of it is lost."""
+SWIFT_EFFORT = 6
+"""Up to this effort a model of relaxed training encodes in 16-bit steps alone, above it exact products come after."""
+OUTSIDE = (0.05, 0.05, 0.02, 0.01, 0.01, 0.01, 0.01)
+"""What these efforts leave outside of the components they choose codes in, of the residual; a quarter of it is lost."""
 INITS = ("random", "kmeans", "hierarchical")
 
 
@@ -93,10 +91,8 @@ class GroupKMeans(Relaxing):
     n_iter_ : int
         Iterations of the training proper: the last ``n_iter_`` entries of ``history_``.
     stages_ : tuple of Dictionaries
-        Stages of the hierarchical initialisation, which ``encode`` replays: after relaxed training the first alone;
-        empty for other starts.
-    greedy_ : bool
-        Whether efforts 0 and 1 start without them, because rows held out of the training ended as well.
+        Stages of the hierarchical initialisation, which ``encode`` replays where it does not work in 16-bit steps:
+        after relaxed training the first alone; empty for other starts.
     usage_ : (C, K) float32
         Share of the training rows that chose each codeword.
     residual_ : float
@@ -176,11 +172,14 @@ class GroupKMeans(Relaxing):
         fitted, codes = train(rows, start, codes, run, max_iter, "gk-means")
         return Learned(fitted, codes, tuple(stages))
 
-    def _way(self, effort: int, C: int, K: int, swift: bool = False, exact: bool = True) -> GroupAssignment:
-        """How ``effort`` assigns by the final dictionaries; where not ``exact``, by products in bytes."""
-        order = self._method(C, K).order if effort > (0 if swift else 1) else 1
-        rounds = (SWIFT_ROUNDS if swift else PLAIN_ROUNDS)[effort]
-        return GroupAssignment(order, rounds, 0, not exact and effort <= COARSE_EFFORT, not exact)
+    def _way(self, effort: int, C: int, K: int) -> GroupAssignment:
+        order = self._method(C, K).order if effort > 1 else 1
+        return GroupAssignment(order, PLAIN_ROUNDS[effort])
+
+    def _swift_way(self, effort: int, C: int, K: int) -> GroupAssignment | SwiftAssignment:
+        """How ``effort`` assigns where choices may be swayed a little: in steps, then by ``order`` if it is high."""
+        swift = SwiftAssignment(SWIFT_ROUNDS[effort], self._way(effort, C, K))
+        return swift if effort <= SWIFT_EFFORT else replace(self._method(C, K), early=swift)
 
     def _measured(self, energy: float) -> None:
         n, K = len(self.codes_), self._sizes()[1]
@@ -192,7 +191,10 @@ class GroupKMeans(Relaxing):
         C, _, P = self.dictionaries_.shape
         if C == 1 or check_relaxation(self.relaxation) == 0 or not self.residual_ > 0:
             return False
-        varied = less_means(self._final().D[0], self.usage_)
+        D = self._final().D[0]
+        if not _core.coarse_products() or not even_enough(D):
+            return False
+        varied = less_means(D, self.usage_)
         explained = float(np.einsum("ck,ckp,ckp->", self.usage_, varied, varied, dtype=np.float64))
         return swayed(C, P, self.residual_ / (self.residual_ + explained)) <= MOST_SWAYED
 
@@ -258,7 +260,7 @@ class GroupKMeans(Relaxing):
         return (*self.stages_, self._final()), [*[GroupAssignment(1)] * len(self.stages_), last]
 
     def _learned(self, chain: Chain, codes: Codes) -> Learned:
-        return Learned(chain[-1], codes, chain[:-1], self.greedy_)
+        return Learned(chain[-1], codes, chain[:-1])
 
     def _effort(self, effort: int | None) -> int:
         """The effort asked for, checked; None is the estimator's own."""
@@ -266,23 +268,21 @@ class GroupKMeans(Relaxing):
 
     def _settings(self, effort: int | None) -> tuple[Any, ...]:
         effort = self._effort(effort)
-        alike = effort if effort < 2 else 2 if effort <= COARSE_EFFORT else 9  # but for the rounds
+        alike = min(effort, 2), OUTSIDE[effort] if effort <= SWIFT_EFFORT else 0.0  # but for the rounds
         method = self._method(*self.dictionaries_.shape[:2])
-        return method, alike, self.relaxation, self.greedy_, self.residual_, len(self.stages_)
+        return method, alike, self.relaxation, self.residual_, len(self.stages_)
 
     def _tuned(self, encoder: Encoder, effort: int | None) -> Encoder:
         effort = self._effort(effort)
-        last = encoder.methods[-1]
-        assert isinstance(last, GroupAssignment)  # as _encoding made it
-        return encoder.by(replace(last, rounds=(SWIFT_ROUNDS if encoder.coarse else PLAIN_ROUNDS)[effort]))
+        way = self._swift_way if encoder.coarse else self._way
+        return encoder.by(way(effort, *self.dictionaries_.shape[:2]))
 
-    def _encoding(self, effort: int | None, given: bool = False) -> tuple[GroupAssignment, tuple[Dictionaries, ...]]:
-        effort = self._effort(effort)
+    def _encoding(self, effort: int | None, given: bool = False) -> tuple[Method, tuple[Dictionaries, ...]]:
+        effort, final = self._effort(effort), self._final()
         C, K = self.dictionaries_.shape[:2]
-        swift, final = self._may_be_swift(), self._final()
-        way = self._way(effort, C, K, swift, given or not swift)
-        if swift and not given and effort in QUICK_OUTSIDE:
-            final = in_components(final, self.usage_, QUICK_OUTSIDE[effort] * self.residual_)
-        if swift and self.greedy_ and effort <= QUICK_EFFORT:
-            return way, (final,)
-        return way, (*self.stages_[: 1 if effort == 0 else None], final)
+        if given or not self._may_be_swift():
+            return self._way(effort, C, K), (*self.stages_[: 1 if effort == 0 else None], final)
+        way = self._swift_way(effort, C, K)
+        if effort > SWIFT_EFFORT:
+            return way, (final, final)
+        return way, (in_components(final, self.usage_, OUTSIDE[effort] * self.residual_),)

@@ -33,8 +33,6 @@ START_TOL = 3e-3
 """Least ``tol`` of the start of a relaxed training, which goes far beyond where the start would settle."""
 TRIAL_ITERATIONS, TRIAL_EFFORT = 12, 5
 """Most iterations of the plain training that the relaxed one is compared with, and how hard held rows are encoded."""
-QUICK_EFFORT, AS_GOOD = 1, 1.002
-"""Up to this effort a greedy start takes the place of the stages, where held rows end as well by it, within so much."""
 SHORTEST = 4
 """Iterations below which relaxed training would have no noise."""
 
@@ -125,7 +123,6 @@ class Relaxing(AdditiveQuantizer):
         gently, chosen, points = relax(rest, start, given, apart, way, float(self.relaxation), max_iter - 1, narrow)
         if not self._relaxing_pays(others, plainly, gently, stages, run):
             return None
-        greedy = self._greedy_serves(others, gently, stages[:1], run)
         run.reporter.stage_done(self.init_iter * self._start_parts(rows.n_features))  # no second start
         if len(held) == HELD_ROWS:  # few of many
             run.last = apart.last
@@ -133,13 +130,13 @@ class Relaxing(AdditiveQuantizer):
             theirs = encode(others, (*stages, gently), run.method, None, run.workers)
             chosen = seen.completed(chosen, held, theirs)
             found = settled(rows, gently, chosen, points, run, way, narrow)
-            return Learned(*found, _wide(stages[:1], narrow), greedy)
+            return Learned(*found, _wide(stages[:1], narrow))
         del run.history[begun:]
         codes = None
         if given is not None:
             codes = seen.completed(given, held, encode(others, (*stages, start), run.method, None, run.workers))
         learned = self._relaxed_all(rows, narrow, start, codes, run, max_iter)
-        return replace(learned, stages=_wide(stages[:1], narrow), greedy=greedy)
+        return replace(learned, stages=_wide(stages[:1], narrow))
 
     def _relaxed_all(
         self,
@@ -178,15 +175,6 @@ class Relaxing(AdditiveQuantizer):
             *(error.sum() for error in errors),
         )
         return pays(errors[0] - errors[1])
-
-    def _greedy_serves(self, others: Rows, fitted: Dictionaries, stages: Sequence[Dictionaries], run: Run) -> bool:
-        """Whether rows held out end as well from a greedy start as from the first stage, by O1GA and by ``order``."""
-
-        def error(chain: Sequence[Dictionaries], way: GroupAssignment) -> float:
-            return float(row_errors(others, fitted, encode(others, chain, way, None, run.workers)).sum())
-
-        ways = (GroupAssignment(1), self._method(*self._sizes()))
-        return all(error((fitted,), way) <= AS_GOOD * error((*stages, fitted), way) for way in ways)
 
 
 def _apart(run: Run, others: Rows, narrow: Narrow | None) -> Run:

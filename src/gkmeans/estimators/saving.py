@@ -47,7 +47,6 @@ def packed(est: Any) -> tuple[_files.Arrays, dict[str, Any]]:
         "n_iter": int(est.n_iter_),
         "scale": float(est.scale_),
         "stages": stages,
-        "greedy": bool(est.greedy_),
     }
     if hasattr(est, "usage_"):
         arrays["usage"], description["residual"] = est.usage_, est.residual_
@@ -84,7 +83,6 @@ def restored(kind: type[Estimator], arrays: _files.Arrays, description: dict[str
         if stage.R is None:
             raise ValueError(f"no array 'stage{s}.R'")
     est._check_stages()
-    est.greedy_ = description.get("greedy", False) is True
     if "usage" in arrays:
         est.usage_, est.residual_ = tensor(arrays, "usage", np.dtype(np.float32), 2), float(description["residual"])
         if est.usage_.shape != (C, K) or est.usage_.min() < 0 or not 0 <= est.residual_ < np.inf:
