@@ -1,10 +1,13 @@
 """What the guards against overfitting are worth: relaxed training with and without folds and shrinkage, on new rows.
 
-python benchmarks/overfit.py [--dataset glosses] [--bits 64] [--iterations 96]
+python benchmarks/overfit.py [--dataset glosses] [--bits 64] [--iterations 96] [--points 0 2 8 32] [--folds 2 8]
+                             [--rows 10000 20000]
 
 Without them every fold is assigned by dictionaries solved from all rows, and codewords are drawn to nothing: the noise,
 the perturbed rounds and the start are the same. Neither is compared with plain training. Distortion is on base, encoded
-afresh, and on learn, by the codes of training.
+afresh, and on learn, by the codes of training. --points and --folds add a sweep: trainings that keep to so many points
+of shrinkage instead of learning them, and trainings of so many folds. --rows trains on so many rows of learn alone:
+what more rows would be worth.
 """
 
 from __future__ import annotations
@@ -13,13 +16,17 @@ import argparse
 import time
 import warnings
 from collections.abc import Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack
 from functools import reduce
 from operator import add
+from typing import Any
 from unittest.mock import patch
+
+import numpy as np
 
 import gkmeans as gk
 from common import learn_and_base, machine
+from gkmeans import relaxation
 from gkmeans.checkpoint import State
 from gkmeans.dictionaries import Dictionaries
 from gkmeans.relaxation import FOLDS, Folds, Shrinkage
@@ -35,15 +42,30 @@ def from_all_rows(
     return [updated(state.dictionaries[0], reduce(add, parts), run.workers)] * FOLDS
 
 
-@contextmanager
-def relaxed(guarded: bool):
-    """Relaxed training whatever the trial says, with or without its guards."""
-    with patch.object(gk.GroupKMeans, "_relaxing_pays", lambda self, *rest: True):
-        if guarded:
-            yield
-            return
-        with patch.object(Folds, "solved", from_all_rows):
-            yield
+def guards(options: argparse.Namespace) -> dict[str, list[Any]]:
+    """What is changed in each training, by its name."""
+    rows = {"with folds and shrinkage": [], "without": [patch.object(Folds, "solved", from_all_rows)]}
+    for points in options.points:
+        rows[f"{points:g} points of shrinkage"] = [
+            patch.object(relaxation, "judge", lambda iteration: None),
+            patch.object(Shrinkage.__init__, "__defaults__", (points, Shrinkage().factor)),
+        ]
+    for count in options.folds:
+        rows[f"{count} folds"] = [patch.object(relaxation, "FOLDS", count)]
+    return rows
+
+
+def fitted(name: str, changes: list[Any], learn: np.ndarray, base: np.ndarray, options: argparse.Namespace) -> float:
+    """Relative distortion of base by a training with these changes, whatever its trial says."""
+    start = time.perf_counter()
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(gk.GroupKMeans, "_relaxing_pays", lambda self, *rest: True))
+        for change in changes:
+            stack.enter_context(change)
+        est = gk.GroupKMeans(options.bits // 8, max_iter=options.iterations + 2, random_state=0).fit(learn)
+    seconds, error = time.perf_counter() - start, est.relative_distortion(base)
+    print(f"{name:26} {100 * error:.3f} of base, {100 * est.history_[-1]:.3f} of learn, {seconds:.0f} s", flush=True)
+    return error
 
 
 def main() -> None:
@@ -51,24 +73,24 @@ def main() -> None:
     parser.add_argument("--dataset", choices=["glosses", "photosift", "mnist"], default="glosses")
     parser.add_argument("--bits", type=int, default=64)
     parser.add_argument("--iterations", type=int, default=96)
+    parser.add_argument("--points", type=float, nargs="+", default=[])
+    parser.add_argument("--folds", type=int, nargs="+", default=[])
+    parser.add_argument("--rows", type=int, nargs="+", default=[])
     options = parser.parse_args()
     warnings.simplefilter("ignore", gk.DataWarning)
     print(machine())
     learn, base = learn_and_base(options.dataset, None, None)
     print(f"{options.dataset}, {options.bits} bits, relaxed training of {options.iterations} iterations")
-    errors = []
-    for guarded in (True, False):
-        start = time.perf_counter()
-        with relaxed(guarded):
-            est = gk.GroupKMeans(options.bits // 8, max_iter=options.iterations + 2, random_state=0).fit(learn)
-        seconds = time.perf_counter() - start
-        errors.append(est.relative_distortion(base))
-        name = "with folds and shrinkage" if guarded else "without"
-        print(
-            f"{name:26} {100 * errors[-1]:.3f} of base, {100 * est.history_[-1]:.3f} of learn, {seconds:.0f} s",
-            flush=True,
-        )
-    print(f"{100 * (errors[0] / errors[1] - 1):+.1f} % on base by them")
+    errors: dict[str, float] = {}
+    for name, changes in guards(options).items():
+        errors[name] = fitted(name, changes, learn, base, options)
+    for count in options.rows:
+        some = np.sort(np.random.default_rng(0).choice(len(learn), count, replace=False))
+        fitted(f"{count:,} rows", [], learn[some], base, options)
+    guarded, without, *swept = errors.values()
+    print(f"{100 * (guarded / without - 1):+.1f} % on base by folds and shrinkage")
+    if swept:
+        print(f"{100 * (min(swept) / guarded - 1):+.2f} % by the best of the sweep")
 
 
 if __name__ == "__main__":

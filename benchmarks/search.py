@@ -2,11 +2,13 @@
 IVFIndex against Faiss's IVF,PQ and IVF,LSQ at equal recall.
 
 python benchmarks/search.py [--only flat|ivf|recall] [--rows 2000000] [--repeats 9] [--dictionaries 8 16] [--recall]
+                            [--dataset photosift mnist]
 
 Photo SIFT base is repeated with noise to as many rows as asked for. All take turns in one process, on one thread.
 Faiss's LSQ holds the codes of its first 4,096 rows again and again: its speed does not depend on them, and its encoding
-takes hours. With --recall, recall@1, 10 and 100 on photo SIFT and MNIST against Faiss's LSQ, RQ and OPQ, which train
-for an hour; they are searched by the distances to what their codes decode to. Ours is trained plainly there.
+takes hours. With --recall, recall@1, 10 and 100 on photo SIFT and MNIST (--dataset) against Faiss's LSQ, RQ and OPQ,
+which train for an hour; they are searched by the distances to what their codes decode to. Ours has its defaults there,
+with norms in bytes and in floats.
 
 IVFIndex searches photo SIFT base in 1,024 lists by 8 bytes. For each number of lists that Faiss probes, ours probes as
 few as reach the same recall@10. Faiss's IVF,PQ is trained by Faiss; its IVF,LSQ, whose training takes hours, is our own
@@ -170,22 +172,26 @@ def compare_lists(learn: np.ndarray, base: np.ndarray, query: np.ndarray, truth:
             print(f"  {median(seconds['Faiss']) / median(seconds['ours']):.2f} × Faiss's queries a second")
 
 
-def recalls(name: str, learn: np.ndarray, base: np.ndarray, query: np.ndarray, truth: np.ndarray) -> None:
-    """Recall@1, 10 and 100 at 8 and 16 bytes."""
+def recalls(
+    name: str, lengths: list[int], learn: np.ndarray, base: np.ndarray, query: np.ndarray, truth: np.ndarray
+) -> None:
+    """Recall@1, 10 and 100 at so many bytes."""
     floats, rows, asked = learn.astype(np.float32), base.astype(np.float32), query.astype(np.float32)
-    for C in (8, 16):
-        index = gk.FlatIndex(model(name, C, learn, relaxation=0))
-        index.add(base)
+    for C in lengths:
+        est = model(name, C, learn)
+        codes = est.encode(base)
         print(f"\n{name}, {C} bytes: recall@1, 10, 100", flush=True)
-        for kind in ("ours", "lsq", "rq", "opq"):
-            if kind == "ours":
+        for kind in ("ours", "ours, float norms", "lsq", "rq", "opq"):
+            if kind.startswith("ours"):
+                index = gk.FlatIndex(est, norms="float" if "float" in kind else "byte")
+                index.add_codes(codes)
                 found = index.search(asked, 100)[1]
             else:
                 peer, _ = trained_faiss(f"{kind}-{name}-{8 * C}", faiss_index(kind, base.shape[1], C), floats, 2)
                 decoded = faiss.IndexFlatL2(base.shape[1])
                 decoded.add(peer.sa_decode(peer.sa_encode(rows)))
                 found = decoded.search(asked, 100)[1]
-            print(f"  {kind:<6}" + "".join(f"{recall(found, truth, R):8.4f}" for R in (1, 10, 100)), flush=True)
+            print(f"  {kind:<18}" + "".join(f"{recall(found, truth, R):8.4f}" for R in (1, 10, 100)), flush=True)
 
 
 def main() -> None:
@@ -194,6 +200,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--dictionaries", type=int, nargs="+", default=[8, 16])
     parser.add_argument("--recall", action="store_true")
+    parser.add_argument("--dataset", choices=["photosift", "mnist"], nargs="+", default=["photosift", "mnist"])
     parser.add_argument("--only", choices=["flat", "ivf", "recall"])
     options = parser.parse_args()
     print(machine())
@@ -208,10 +215,12 @@ def main() -> None:
         compare_lists(learn, base, query, truth, options.repeats)
     if options.recall or options.only == "recall":
         faiss.omp_set_num_threads(2)
-        recalls("photosift", learn, base, query, truth)
-        images = np.array(mnist())
-        tests = np.array(vectors.read(DATA / "mnist" / "t10k-images-idx3-ubyte.gz"))
-        recalls("mnist", images, images, tests, nearest(images, tests, 1))
+        if "photosift" in options.dataset:
+            recalls("photosift", options.dictionaries, learn, base, query, truth)
+        if "mnist" in options.dataset:
+            images = np.array(mnist())
+            tests = np.array(vectors.read(DATA / "mnist" / "t10k-images-idx3-ubyte.gz"))
+            recalls("mnist", options.dictionaries, images, images, tests, nearest(images, tests, 1))
 
 
 if __name__ == "__main__":

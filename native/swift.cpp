@@ -61,6 +61,8 @@ static void own_costs(int Ks, const float* products, const float* N, float each,
     }
 }
 
+namespace {
+
 // One row on its way.
 struct Row {
     const Steps& t;
@@ -86,7 +88,10 @@ struct Row {
         const __m512i wanted = _mm512_set1_epi16(static_cast<Short>(cost));
         for (int k = 0; k < t.Ks; k += kShorts) {
             const __mmask32 mask = _mm512_cmpeq_epi16_mask(shorts(v + k), wanted);
-            if (mask) return static_cast<Code>(k + __builtin_ctz(mask));
+            if (!mask) continue;
+            const int found = k + __builtin_ctz(mask);
+            return static_cast<Code>(found < t.K ? found
+                                                 : t.K - 1);  // past K only by costs that are no numbers
         }
         return 0;
     }
@@ -192,6 +197,8 @@ struct Row {
     }
 };
 
+}  // namespace
+
 void swift_assign(const Steps& t, int n, int P, const float* X, const std::uint8_t* packed, Code* codes,
                   bool start, int rounds, std::uint64_t seed, void* work, const volatile int* stop) {
     const std::size_t Ks = t.Ks, wide = t.C * Ks;
@@ -199,7 +206,7 @@ void swift_assign(const Steps& t, int n, int P, const float* X, const std::uint8
     Short* S = reinterpret_cast<Short*>(products + kSwiftRows * Ks);
     Short *V = S + kSwiftRows * wide, *best = V + wide;
     Code* held = reinterpret_cast<Code*>(best + wide);
-    for (int first = 0; first < n; first += kSwiftRows) {
+    for (int first = 0; first < n && !*stop; first += kSwiftRows) {
         const int some = n - first < kSwiftRows ? n - first : kSwiftRows;
         const Rounded rounded = rounded_in(work, some, P);
         coarse_round(X + static_cast<std::size_t>(first) * P, rounded);

@@ -6,7 +6,7 @@
 //
 // No sum leaves 16 bits: the entries of T that meet in one sum are at most kMostTogether together, and a
 // codeword alone costs from 0, for the least of its dictionary, to kMostAlone, more than that counting as
-// that. This is never the least cost: T would have to make up for more than twice what it can.
+// that. This is never the least cost: T would have to raise one codeword and lower another by all it can.
 #pragma once
 #include "coarse.hpp"
 #include "kernels.hpp"

@@ -149,6 +149,15 @@ def test_codes_of_something_else_are_kept(est, X, tmp_path, monkeypatch):
     assert (np.load(tmp_path / "codes.npy") == est.encode(X)).all()
 
 
+def test_codes_of_another_effort_are_kept_whatever_the_efforts(X, tmp_path, monkeypatch):
+    est = gk.GroupKMeans(4, 8, init="random", max_iter=4, random_state=0).fit(X)
+    cut_short(est, X, tmp_path, monkeypatch)  # begun with effort 7
+    for effort in {*range(10)} - {7}:
+        with pytest.raises(gk.FileError, match="effort"):
+            gk.encode_file(est, tmp_path / "X.npy", tmp_path / "codes.npy", effort=effort)
+    assert gk.encode_file(est, tmp_path / "X.npy", tmp_path / "codes.npy", effort=7) == 1000
+
+
 def clone_with(est, **params):
     return copy.copy(est).set_params(**params)
 

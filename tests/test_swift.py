@@ -9,13 +9,14 @@ from gkmeans import _core, dictionaries, steps
 from gkmeans._parallel import Workers
 from gkmeans.assignment import GroupAssignment, SwiftAssignment
 from gkmeans.dictionaries import Tables
-from gkmeans.steps import MOST, Steps
+from gkmeans.steps import MOST, Steps, fine_enough
 from test_products import coarse_twin
 
 pytestmark = [
     pytest.mark.native,
     pytest.mark.skipif(not _core.coarse_products(), reason="this CPU makes no products in bytes"),
 ]
+FINE = 64.0
 # (C, K, P, n): less and more than a register of codewords, than the rows of a turn, and none
 SHAPES = [
     (2, 2, 1, 5),
@@ -97,7 +98,7 @@ def twin(S, T, K, given=None, rounds=0, seed=0):
 
 def made(rng, C, K, P, n, workers):
     X, D = correlated(rng, n, P), rng.standard_normal((C, K, P)).astype(np.float32)
-    tables = Tables.in_steps(D, workers)
+    tables = Tables.in_steps(D, workers, FINE)
     assert tables is not None
     return X, tables
 
@@ -128,7 +129,7 @@ def test_codes_given_are_where_it_starts(shape, rng, workers):
 def test_steps_are_the_table_rounded(C, K, rng, workers):
     D = rng.standard_normal((C, K, 12)).astype(np.float32)
     D[:, :, 0] *= 2
-    exact, found = Tables.of(D, workers, 1), Tables.in_steps(D, workers).steps
+    exact, found = Tables.of(D, workers, 1), Tables.in_steps(D, workers, FINE).steps
     T = np.rint(exact.T * np.float32(found.each)).astype(int)
     T[range(C), range(C)] = 0
     np.testing.assert_array_equal(found.T[..., :K], T[..., :K].transpose(1, 2, 0, 3))
@@ -153,10 +154,10 @@ def test_no_sum_leaves_16_bits(kind, rng, workers):
             D[c, :, np.arange(8) != c] *= 0.02
     else:
         X *= 1000
-    tables = Tables.in_steps(D, workers)
+    tables = Tables.in_steps(D, workers, FINE)
     T, S = tables.steps.T.astype(int), alone(X, tables)
-    largest = np.abs(T).max(axis=(1, 3))  # (b, c)
-    assert largest.sum(axis=0).max() <= MOST
+    together = np.maximum(T.max(axis=1), 0).sum(axis=0), np.minimum(T.min(axis=1), 0).sum(axis=0)  # (C, Ks) each
+    assert max(together[0].max(), -together[1].min()) <= MOST
     assert 0 <= S.min() <= S.max() <= 2 * MOST
     assert 3 * MOST <= 32767
     found = swift(4).codes(X, tables, None, workers)
@@ -186,15 +187,16 @@ def test_rounds_help_however_little_the_dictionaries_meet(shared, rng, workers):
     D = shared * rng.standard_normal((3, 32, 24)).astype(np.float32)
     for c in range(3):
         D[c, :, 8 * c : 8 * c + 8] += X[rng.permutation(400)[:32], 8 * c : 8 * c + 8]
-    tables = Tables.in_steps(D, workers)
+    tables = Tables.in_steps(D, workers, FINE)
     error = [((X - reference.decode(D, swift(r).codes(X, tables, None, workers))) ** 2).sum() for r in (0, 8, 64)]
     assert error[2] <= 1.002 * error[1] <= 1.004 * error[0]
+    assert shared < 0.1 or error[2] < 0.999 * error[0]
 
 
 def test_codes_cost_hardly_more_than_by_exact_order_1(rng, workers):
     X = correlated(rng, 2000, 64)
     D = np.stack([X[rng.permutation(2000)[:64]] for _ in range(4)]) / 2
-    tables, exact = Tables.in_steps(D, workers), GroupAssignment(1)
+    tables, exact = Tables.in_steps(D, workers, FINE), GroupAssignment(1)
     ends = [
         swift().codes(X, tables, None, workers),
         exact.codes(X, exact.tables(D, workers), None, workers),
@@ -214,19 +216,48 @@ def test_other_dictionaries_are_left_to_floats(kind, rng, workers, monkeypatch):
         monkeypatch.setattr(dictionaries, "TABLE_BYTES", 0)
     elif kind == "no codewords":
         D[:] = 0
-    assert Tables.in_steps(D, workers) is None
+    assert Tables.in_steps(D, workers, FINE) is None
     way = SwiftAssignment(3, GroupAssignment(1, rounds=2, seed=4), 9)
     tables, X = way.tables(D, workers), correlated(rng, 30, 400)
     np.testing.assert_array_equal(way.codes(X, tables, None, workers), way.otherwise.codes(X, tables, None, workers))
 
 
-def test_a_table_of_zeros_has_steps(workers):
-    D = np.zeros((2, 3, 2), np.float32)
-    D[0, :, 0], D[1, :, 1] = [1, 2, 3], [1, 2, 4]  # blocks that do not meet
-    found = Steps.of(np.zeros((2, 2, 3, 16), np.float32), np.full((2, 16), 100, np.float32), workers)
+def test_dictionaries_that_do_not_meet_have_steps(workers):
+    found = Steps.of(np.zeros((2, 2, 3, 16), np.float32), np.full((2, 16), 100, np.float32), workers, FINE)
     assert found is not None
     assert not found.T.any()
     assert found.each == steps.FINEST / 100
+
+
+@pytest.mark.parametrize("size", [1e-36, 3e38])
+def test_steps_that_are_no_numbers_are_refused(size, workers):
+    T, N = np.zeros((2, 2, 3, 16), np.float32), np.full((2, 16), size, np.float32)
+    N[0, 0] *= 1.1  # infinite, or far too small to be told in steps
+    assert Steps.of(T, N, workers, FINE) is None
+
+
+def test_steps_are_as_fine_as_asked_for(workers, rng):
+    D = rng.standard_normal((4, 16, 8)).astype(np.float32)
+    exact = Tables.of(D, workers, 1)
+    found = Steps.of(exact.T, exact.N, workers, FINE)
+    steps_of_one = found.each * float(np.median(exact.N[:, :16]))
+    assert Steps.of(exact.T, exact.N, workers, 0.99 * steps_of_one) is not None
+    assert Steps.of(exact.T, exact.N, workers, 1.01 * steps_of_one) is None
+    assert fine_enough(0.5) == 64
+    assert fine_enough(0.01) == pytest.approx(495)
+    assert fine_enough(0) == np.inf
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan, 3e38])
+def test_rows_that_are_no_numbers_get_codes_all_the_same(value, rng, workers):
+    _, tables = made(rng, 3, 20, 8, 1, workers)
+    X = np.full((3, 8), value, np.float32)
+    assert (swift(2).codes(X, tables, None, workers) < 20).all()
+
+
+def test_without_rounds_nothing_is_perturbed():
+    way = SwiftAssignment(4, GroupAssignment(2, 3, 5, True), 6, 70.0).without_rounds()
+    assert way == SwiftAssignment(0, GroupAssignment(2, 0, 5, True), 6, 70.0)
 
 
 def test_it_stops_when_told(rng):

@@ -79,7 +79,7 @@ def swift_pack(
 ) -> None: ...
 def swift_assign(
     X: _Floats,  # (n, P)
-    packed: NDArray[np.uint8] | None,  # (C, coarse_size(Ks, P))
+    packed: NDArray[np.uint8],  # (C, coarse_size(Ks, P))
     T: NDArray[np.int16],  # (C, K, C, Ks)
     N: _Floats,  # (C, Ks)
     each: float,

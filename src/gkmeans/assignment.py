@@ -8,7 +8,7 @@ sweep, but no table.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -50,6 +50,10 @@ class GroupAssignment:
     coarse: bool = False
     early: SwiftAssignment | None = None
 
+    def without_rounds(self) -> GroupAssignment:
+        """The same but for the rounds."""
+        return replace(self, rounds=0)
+
     def tables(self, D: Floats, workers: Workers) -> Tables:
         """T, and for pairs and more its minima."""
         return Tables.of(D, workers, self.order, self.coarse)
@@ -63,27 +67,33 @@ class GroupAssignment:
 class SwiftAssignment:
     """O1GA in 16-bit steps by products in bytes, where the CPU and the dictionaries allow it, else ``otherwise``.
 
-    Each of ``rounds`` then chooses half of a row's codes anew, one after the other, the first at random by ``seed`` and
-    the row's codes, refines and keeps the better ones. A choice may be swayed as by ``coarse`` products.
+    Each of ``rounds`` then chooses half of a row's codes anew (at least 3, at most 16), one after the other, the first
+    at random by ``seed`` and the row's codes, refines and keeps the better ones. A choice may be swayed as by
+    ``coarse`` products; half the squared norm of a usual codeword has at least ``fine`` steps.
     """
 
     rounds: int
     otherwise: GroupAssignment
     seed: int = 0
+    fine: float = 64.0
+
+    def without_rounds(self) -> SwiftAssignment:
+        """The same but for the rounds."""
+        return replace(self, rounds=0, otherwise=self.otherwise.without_rounds())
 
     def tables(self, D: Floats, workers: Workers) -> Tables:
         """T in steps, or what ``otherwise`` needs."""
-        return Tables.in_steps(D, workers) or self.otherwise.tables(D, workers)
+        return Tables.in_steps(D, workers, self.fine) or self.otherwise.tables(D, workers)
 
     def codes(self, X: Floats, tables: Tables, given: Codes | None, workers: Workers) -> NDArray[np.uint16]:
         """From the codes ``given``, or from a greedy start."""
-        steps = tables.steps
-        if steps is None:
+        steps, packed = tables.steps, tables.products.coarse
+        if steps is None or packed is None:
             return self.otherwise.codes(X, tables, given, workers)
         out = np.empty((len(X), len(tables.D)), np.uint16) if given is None else np.array(given, np.uint16, order="C")
         _core.swift_assign(
             np.ascontiguousarray(X),
-            tables.products.coarse,
+            packed,
             steps.T,
             steps.N,
             steps.each,

@@ -103,7 +103,7 @@ class Dictionaries:
 
     @cached_property
     def _coarse_turn(self) -> Products:
-        """The same in bytes, however uneven the rotation is: what starts from it is refined, or meant to be quick."""
+        """The same in bytes, however uneven the rotation is: the codes of an encoding may be swayed a little by it."""
         assert self.R is not None
         return Products.with_all(self.R.T[None], coarse=True, uneven=True)
 
@@ -180,15 +180,18 @@ class Tables:
         return replace(start, T=T, rowmin=rowmin, groupmin=groupmin)
 
     @classmethod
-    def in_steps(cls, D: Floats, workers: Workers) -> Tables | None:
-        """Tables in 16-bit steps, for products in bytes; None where the CPU or these dictionaries ask for floats."""
+    def in_steps(cls, D: Floats, workers: Workers, fine: float) -> Tables | None:
+        """Tables in 16-bit steps, for products in bytes; None where the CPU or these dictionaries ask for floats.
+
+        Half the squared norm of a usual codeword is to have at least ``fine`` steps.
+        """
         C, K, _ = D.shape
         if C == 1 or not _core.coarse_products() or table_bytes(C, K) > TABLE_BYTES:
             return None
         exact = cls.of(D, workers, 1, coarse=True)
         if exact.products.coarse is None or exact.T is None:
             return None
-        steps = Steps.of(exact.T, exact.N, workers)
+        steps = Steps.of(exact.T, exact.N, workers, fine)
         return None if steps is None else replace(exact, T=None, rowmin=None, groupmin=None, steps=steps)
 
     @property

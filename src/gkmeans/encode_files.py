@@ -115,7 +115,7 @@ class _Job:
         self.part, self.note = (target.with_name(target.name + end) for end in (".part", ".note"))
         self.identity = {
             "model": _digest(est),
-            "effort": repr((est._settings(effort), getattr(self.method, "rounds", 0))),
+            "effort": repr((est._settings(effort), self.method)),
             "rows": file.n,
             "bytes": file.size,
             "sha256 of some": file.digest(),

@@ -1,9 +1,10 @@
-"""Codes of new points: replay the training's stages, then refine, Sec. 2.3.2 and the hierarchy of Sec. 2.3.1.
+"""Codes of new points: by the final dictionaries alone, or started by stages of the training, Sec. 2.3.
 
-Codeword k of dictionary c keeps its identity from stage to stage, so the codes of one stage start the next. Stage 1
-is exact and cheap (each block is plain k-means), and every later stage starts from codes that its own training could
-have had. Without stages the start is greedy. Rounds of perturbed codes then look for better ones, as many as the
-effort allows.
+Where choices may be swayed a little, codes start greedily and are improved by rounds in 16-bit steps, and last, with
+much effort, by exact products. Otherwise the stages of the hierarchy are replayed: codeword k of dictionary c keeps its
+identity from stage to stage, so the codes of one stage start the next. Stage 1 is exact and cheap (each block is plain
+k-means), and every later stage starts from codes that its own training could have had. Without stages the start is
+greedy. Rounds of perturbed codes then look for better ones, as many as the effort allows.
 """
 
 from __future__ import annotations

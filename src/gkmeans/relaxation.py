@@ -3,7 +3,7 @@
 Plain training stops in the first local minimum, because every codeword is fitted to just the rows that chose it. Here
 the rows are dealt into folds, and each fold is assigned by dictionaries solved from the other folds: a row's codes must
 stand up to codewords that do not know the row, as those of a new row will. Noise on the codewords (stochastic
-relaxation, Martinez et al. 2018) and a round of perturbed codes (perturb.inl) let the codes move further.
+relaxation, Martinez et al. 2018) and rounds of perturbed codes (assignment.py) let the codes move further.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from .dictionaries import Dictionaries, squared_errors
 from .narrowing import Narrow
 from .passes import Collect, Sweep
 from .products import MOST_SWAYED, swayed
+from .steps import fine_enough
 from .training import Candidates, Run, Task, collected, sweep, updated
 from .update import ALONE_UNKNOWNS, Statistics
 
@@ -188,7 +189,7 @@ def relax(
     state = task.saved(start, FOLDS)
     if state is None:
         if codes is None:
-            codes, _, _ = sweep(rows, start, GroupAssignment(1), None, run.workers)
+            codes, _, _ = sweep(rows, start, SwiftAssignment(0, GroupAssignment(1)), None, run.workers)
         left = folds.unexplained(start, codes) if len(rows) >= FOLDS else 1.0
         state = State((start,) * FOLDS, codes, numbers=asdict(Shrinkage()) | {"unexplained": left})
     if not state.done:
@@ -197,7 +198,7 @@ def relax(
         iteration, left, shrinkage = state.iteration + 1, *known(state.numbers)
         swift = swiftly(way, iteration, start.shape, left)
         heat = warmed(start.shape[0], left, temperature) * np.sqrt(1 - iteration / iterations)
-        trained = folds.solved(state, parts, shrinkage, replace(run, method=replace(swift, rounds=0)))
+        trained = folds.solved(state, parts, shrinkage, replace(run, method=swift.without_rounds()))
         if not np.sum([part.counts for part in parts], axis=0).all():
             trained = together(trained, candidates.revive(mean_of(trained), reduce(add, parts), state.codes, run))
         noisy = folds.heated(trained, heat, state.codes, run)
@@ -223,7 +224,7 @@ def swiftly(
     C, _, P = shape
     if swayed(C, P, unexplained) > MOST_SWAYED:
         return replace(way, seed=seed)
-    return SwiftAssignment(ROUNDS, replace(way, seed=seed, coarse=True), seed)
+    return SwiftAssignment(ROUNDS, replace(way, seed=seed, coarse=True), seed, fine_enough(unexplained))
 
 
 def known(numbers: dict[str, float]) -> tuple[float, Shrinkage]:

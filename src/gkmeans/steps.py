@@ -15,8 +15,18 @@ SHORTS = 32
 """Costs in a register; K is filled up to a multiple of it."""
 MOST = _core.most_together()
 """Steps that the entries of T that meet in one sum may have together; a codeword alone costs up to twice as many."""
-FINE, FINEST = 64.0, 1e4
-"""Least and most steps of half the squared norm of a usual codeword: with fewer, rounding would sway too much."""
+FINEST = 1e4
+"""Most steps of half the squared norm of a usual codeword."""
+ROUNDED = 5.0
+
+
+def fine_enough(unexplained: float) -> float:
+    """Least steps of half the squared norm of a usual codeword, where so much of the variance is left unexplained.
+
+    The entries of T that a sum of C codewords has are off by 0.3 steps each, 0.2 C together; that is at most a 25th of
+    the residual's energy, which has C u / (1 − u) times the steps of a codeword.
+    """
+    return max(64.0, ROUNDED * (1 - unexplained) / unexplained) if unexplained > 0 else np.inf
 
 
 @dataclass(frozen=True)
@@ -31,24 +41,27 @@ class Steps:
     each: float
 
     @classmethod
-    def of(cls, T: Floats, N: Floats, workers: Workers) -> Steps | None:
-        """Those of ``T`` (C, C, K, Kp) and ``N`` (C, Kp) in floats; None where steps would be too coarse."""
+    def of(cls, T: Floats, N: Floats, workers: Workers, fine: float) -> Steps | None:
+        """Those of ``T`` (C, C, K, Kp) and ``N`` (C, Kp) in floats; None where they would not be ``fine``."""
         C, _, K, _ = T.shape
         Ks = -(-K // SHORTS) * SHORTS
 
         def reach(c: int) -> float:
-            """The most that the codewords of the other dictionaries can add to the cost of one of c."""
-            rows = T[c].reshape(C, -1)
-            largest = np.maximum(rows.max(axis=1), -rows.min(axis=1)).astype(np.float64)
-            return float(largest.sum() - largest[c])
+            """The most that codewords of the other dictionaries, any of them, can add to the cost of one of c."""
+            others = np.delete(T[c], c, axis=0)
+            above, below = np.maximum(others.max(axis=1), 0), np.minimum(others.min(axis=1), 0)
+            return float(max(above.sum(axis=0, dtype=np.float64).max(), -below.sum(axis=0, dtype=np.float64).min()))
 
         most, usual = max(workers.map(reach, range(C))), float(np.median(N[:, :K]))
-        if not (MOST - C) * usual > FINE * most:  # rounding adds half a step for each dictionary
+        # rounding adds half a step for each dictionary; the rest of C keeps sums below MOST
+        if not 0 < usual < np.inf or not (MOST - C) * usual >= fine * most:
             return None
         each = np.float32(FINEST / usual if most * FINEST < (MOST - C) * usual else (MOST - C) / most)
-        out = aligned(C * K * C * Ks // 2).view(np.int16).reshape(C, K, C, Ks)
         norms = np.full((C, Ks), np.inf, np.float32)
         norms[:, :K] = N[:, :K] * each
+        if not np.isfinite(each) or not np.isfinite(norms[:, :K]).all():
+            return None
+        out = aligned(C * K * C * Ks // 2).view(np.int16).reshape(C, K, C, Ks)
         workers.map(lambda c: _core.swift_pack(T[c], c, float(each), out), range(C))
         return cls(out, norms, float(each))
 

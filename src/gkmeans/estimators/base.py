@@ -17,6 +17,7 @@ from sklearn.base import clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from .. import _core
 from .._frame import Frame
 from .._parallel import Workers, ahead
 from .._progress import Reporter
@@ -180,6 +181,7 @@ class AdditiveQuantizer(Coder):
         params = self.get_params(deep=False)
         settings = {name: saving.told(params[name]) for name in params if name not in ("n_jobs", "verbose")}
         data = {"shape": list(found.shape), "dtype": found.dtype, "sha256 of the rows": found.digest}
+        settings["16-bit steps"] = bool(getattr(self, "relaxation", 0)) and _core.coarse_products()
         return {"estimator": type(self).__name__, **settings, **data}
 
     def _keep(self, learned: Learned, history: Sequence[float], n_iter: int) -> None:

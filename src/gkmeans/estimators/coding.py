@@ -152,7 +152,7 @@ class Coder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-le
         X : (n, P) array
             Vectors of any numeric dtype; a memory-mapped array is read block by block.
         codes : (n, C) integers, optional
-            Codes to start from, each row only ever improved; by default the stages of the training are replayed.
+            Codes to start from, each row only ever improved; by default they are found afresh.
         effort : int from 0 to 9, optional
             How hard to look for the best codes, instead of the estimator's own ``effort``; of ``GroupKMeans`` only.
 

@@ -13,13 +13,14 @@ from .. import _core
 from .._rows import Codes, Data, Floats, Source
 from .._validation import check_effort, check_integer, check_order, check_relaxation, check_start
 from ..assignment import GroupAssignment, Method, SwiftAssignment, check_table
-from ..dictionaries import Dictionaries
+from ..dictionaries import TABLE_BYTES, Dictionaries, table_bytes
 from ..encoding import PLAIN_ROUNDS, SWIFT_ROUNDS, Encoder, Replay
 from ..initialization.hierarchical import count_stages, hierarchical
 from ..initialization.kmeans import kmeans
 from ..initialization.random import random
 from ..narrowing import in_components, less_means
 from ..products import MOST_SWAYED, even_enough, swayed
+from ..steps import fine_enough
 from ..streaming import Chain
 from ..training import Run, train
 from .base import AdditiveQuantizer, Learned
@@ -29,6 +30,8 @@ SWIFT_EFFORT = 6
 """Up to this effort a model of relaxed training encodes in 16-bit steps alone, above it exact products come after."""
 OUTSIDE = (0.05, 0.05, 0.02, 0.01, 0.01, 0.01, 0.01)
 """What these efforts leave outside of the components they choose codes in, of the residual; a quarter of it is lost."""
+QUICK = range(2)
+"""Efforts that choose codes in components where they are made in floats, too."""
 INITS = ("random", "kmeans", "hierarchical")
 
 
@@ -48,7 +51,8 @@ class GroupKMeans(Relaxing):
         K: codewords in each dictionary, at most 65536.
     order : int, default=2
         Dictionaries whose codes are chosen jointly, from 1 to C: 1 is fastest, 2 is better, C is the global optimum
-        and only for small problems.
+        and only for small problems. Where 16-bit steps are used (``effort``), it has a part in the last iteration of
+        the training and in efforts from 7 on.
     init : {"hierarchical", "kmeans", "random"}, (C, K, P) array or fitted estimator, default="hierarchical"
         Where training starts; a fitted estimator gives its dictionaries, and codes by its own ``encode``.
     relaxation : float, default=0.5
@@ -57,13 +61,12 @@ class GroupKMeans(Relaxing):
         dictionaries that were solved without them. 0 gives the paper's plain training, which is also taken with fewer
         than 4 K rows or ``max_iter`` below 4, and where rows held out of a trial fare better by it; the log says which.
     effort : int, default=7
-        How hard ``encode`` looks for the best codes, from 0 to 9. 0: O1GA from a quick start; 1: by ``order``; then 1,
-        2, 4, 8, 12, 16, 32 and 64 rounds in which half of the codes are drawn anew and refined, each of which takes
-        about as long as effort 1. 0 and 1 choose codes of wide rows in the components that matter, and up to 5 products
-        are made in bytes where the CPU can, which moves it by less than 0.1 %. With ``relaxation=0`` none of
-        this: 0 is O1GA from the first stage of the training, 1 from all its stages, 2 the same by ``order``, as the
-        paper has it, and rounds begin at 3. With ``order=1``, without stages or with one dictionary some efforts are
-        the same.
+        How hard ``encode`` looks for the best codes, from 0 to 9: O1GA, then 0, 1, 2, 4 … 256 rounds in which half of
+        the codes are chosen anew and refined, from 7 on followed by ``order``. Where the CPU can, all but the last is
+        done in 16-bit steps by products in bytes, up to 6 in the components of wide rows that matter. Otherwise, with
+        ``relaxation=0``, and where steps would sway choices, 0 is O1GA from the first stage of the training, 1 from all
+        its stages, 2 the same by ``order``, as the paper has it, and rounds begin at 3, up to 64. With ``order=1``,
+        without stages or with one dictionary some efforts are the same.
     max_iter : int, default=100
         Most iterations of the training proper.
     init_iter : int, default=30
@@ -176,9 +179,10 @@ class GroupKMeans(Relaxing):
         order = self._method(C, K).order if effort > 1 else 1
         return GroupAssignment(order, PLAIN_ROUNDS[effort])
 
-    def _swift_way(self, effort: int, C: int, K: int) -> GroupAssignment | SwiftAssignment:
+    def _swift_way(self, effort: int, fine: float) -> GroupAssignment | SwiftAssignment:
         """How ``effort`` assigns where choices may be swayed a little: in steps, then by ``order`` if it is high."""
-        swift = SwiftAssignment(SWIFT_ROUNDS[effort], self._way(effort, C, K))
+        C, K = self.dictionaries_.shape[:2]
+        swift = SwiftAssignment(SWIFT_ROUNDS[effort], self._way(effort, C, K), fine=fine)
         return swift if effort <= SWIFT_EFFORT else replace(self._method(C, K), early=swift)
 
     def _measured(self, energy: float) -> None:
@@ -186,17 +190,22 @@ class GroupKMeans(Relaxing):
         counts = np.stack([np.bincount(column, minlength=K) for column in self.codes_.T])
         self.usage_, self.residual_ = (counts / n).astype(np.float32), float(self.history_[-1]) * energy / n
 
-    def _may_be_swift(self) -> bool:
-        """Whether products in bytes may choose the codes of this model, as they would hardly sway them."""
-        C, _, P = self.dictionaries_.shape
-        if C == 1 or check_relaxation(self.relaxation) == 0 or not self.residual_ > 0:
-            return False
-        D = self._final().D[0]
-        if not _core.coarse_products() or not even_enough(D):
-            return False
-        varied = less_means(D, self.usage_)
+    def _unexplained(self) -> float:
+        """Share of the training rows' variance that the codes leave, or 0 where choices must not be swayed.
+
+        They may be where training was relaxed: then at most the first stage is kept.
+        """
+        relaxed = check_relaxation(self.relaxation) > 0 and len(self.stages_) <= 1
+        if len(self.dictionaries_) == 1 or not relaxed or not self.residual_ > 0:
+            return 0.0
+        varied = less_means(self._final().D[0], self.usage_)
         explained = float(np.einsum("ck,ckp,ckp->", self.usage_, varied, varied, dtype=np.float64))
-        return swayed(C, P, self.residual_ / (self.residual_ + explained)) <= MOST_SWAYED
+        return self.residual_ / (self.residual_ + explained)
+
+    def _trusted(self, D: Floats, unexplained: float) -> bool:
+        """Whether products of rows with codewords ``D`` (C, K, r) may be in bytes: they hardly sway a choice."""
+        C, K, r = D.shape
+        return table_bytes(C, K) <= TABLE_BYTES and even_enough(D) and swayed(C, r, unexplained) <= MOST_SWAYED
 
     def _given_start(self, shape: tuple[int, int, int], scale: float) -> Floats:
         """``init`` as an array."""
@@ -273,16 +282,22 @@ class GroupKMeans(Relaxing):
         return method, alike, self.relaxation, self.residual_, len(self.stages_)
 
     def _tuned(self, encoder: Encoder, effort: int | None) -> Encoder:
-        effort = self._effort(effort)
-        way = self._swift_way if encoder.coarse else self._way
-        return encoder.by(way(effort, *self.dictionaries_.shape[:2]))
+        effort, last = self._effort(effort), encoder.methods[0]
+        if isinstance(last, SwiftAssignment):
+            return encoder.by(self._swift_way(effort, last.fine))
+        return encoder.by(self._way(effort, *self.dictionaries_.shape[:2]))
 
     def _encoding(self, effort: int | None, given: bool = False) -> tuple[Method, tuple[Dictionaries, ...]]:
         effort, final = self._effort(effort), self._final()
-        C, K = self.dictionaries_.shape[:2]
-        if given or not self._may_be_swift():
-            return self._way(effort, C, K), (*self.stages_[: 1 if effort == 0 else None], final)
-        way = self._swift_way(effort, C, K)
-        if effort > SWIFT_EFFORT:
-            return way, (final, final)
-        return way, (in_components(final, self.usage_, OUTSIDE[effort] * self.residual_),)
+        unexplained = 0.0 if given else self._unexplained()
+        few = final
+        if unexplained > 0 and effort <= SWIFT_EFFORT:
+            few = in_components(final, self.usage_, OUTSIDE[effort] * self.residual_)
+        if unexplained > 0 and _core.coarse_products() and self._trusted(final.D[0], unexplained):
+            seen = few if self._trusted(few.D[0], unexplained) else final
+            return self._swift_way(effort, fine_enough(unexplained)), (seen,) if effort <= SWIFT_EFFORT else (
+                final,
+                final,
+            )
+        last = few if effort in QUICK else final
+        return self._way(effort, *final.shape[:2]), (*self.stages_[: 1 if effort == 0 else None], last)

@@ -22,7 +22,7 @@ from ..training import Run, train
 from .base import AdditiveQuantizer, Learned
 
 TRAINING_ROUNDS = 1
-"""Perturbed rounds in each iteration of a relaxed training."""
+"""Perturbed rounds of the last iteration of a relaxed training, and of the others where they are made in floats."""
 FEW_ROWS = 4
 """Rows for each codeword of one dictionary below which training is plain: there is nothing to hold out."""
 MANY_ROWS = 16
