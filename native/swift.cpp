@@ -90,8 +90,8 @@ struct Row {
             const __mmask32 mask = _mm512_cmpeq_epi16_mask(shorts(v + k), wanted);
             if (!mask) continue;
             const int found = k + __builtin_ctz(mask);
-            return static_cast<Code>(found < t.K ? found
-                                                 : t.K - 1);  // past K only by costs that are no numbers
+            // past K only by costs that are no numbers
+            return static_cast<Code>(found < t.K ? found : t.K - 1);
         }
         return 0;
     }

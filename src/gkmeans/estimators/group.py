@@ -282,9 +282,9 @@ class GroupKMeans(Relaxing):
         return method, alike, self.relaxation, self.residual_, len(self.stages_)
 
     def _tuned(self, encoder: Encoder, effort: int | None) -> Encoder:
-        effort, last = self._effort(effort), encoder.methods[0]
-        if isinstance(last, SwiftAssignment):
-            return encoder.by(self._swift_way(effort, last.fine))
+        effort, first = self._effort(effort), encoder.methods[0]
+        if isinstance(first, SwiftAssignment):
+            return encoder.by(self._swift_way(effort, first.fine))
         return encoder.by(self._way(effort, *self.dictionaries_.shape[:2]))
 
     def _encoding(self, effort: int | None, given: bool = False) -> tuple[Method, tuple[Dictionaries, ...]]:
@@ -294,10 +294,9 @@ class GroupKMeans(Relaxing):
         if unexplained > 0 and effort <= SWIFT_EFFORT:
             few = in_components(final, self.usage_, OUTSIDE[effort] * self.residual_)
         if unexplained > 0 and _core.coarse_products() and self._trusted(final.D[0], unexplained):
-            seen = few if self._trusted(few.D[0], unexplained) else final
-            return self._swift_way(effort, fine_enough(unexplained)), (seen,) if effort <= SWIFT_EFFORT else (
-                final,
-                final,
-            )
+            way = self._swift_way(effort, fine_enough(unexplained))
+            if effort > SWIFT_EFFORT:
+                return way, (final, final)
+            return way, (few if self._trusted(few.D[0], unexplained) else final,)
         last = few if effort in QUICK else final
         return self._way(effort, *final.shape[:2]), (*self.stages_[: 1 if effort == 0 else None], last)
