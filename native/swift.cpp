@@ -82,32 +82,38 @@ struct Row {
         return least_lane(low);
     }
 
-    // The first codeword of c with this cost.
+    // The first codeword of c with this cost. No early end: a branch that nothing foretells costs more.
     Code place(int c, int cost) const {
         const Short* v = V + c * t.Ks;
         const __m512i wanted = _mm512_set1_epi16(static_cast<Short>(cost));
-        for (int k = 0; k < t.Ks; k += kShorts) {
+        int found = 0;
+        for (int k = t.Ks - kShorts; k >= 0; k -= kShorts) {
             const __mmask32 mask = _mm512_cmpeq_epi16_mask(shorts(v + k), wanted);
-            if (!mask) continue;
-            const int found = k + __builtin_ctz(mask);
-            // past K only by costs that are no numbers
-            return static_cast<Code>(found < t.K ? found : t.K - 1);
+            found = mask ? k + __builtin_ctz(mask) : found;
         }
-        return 0;
+        return static_cast<Code>(found < t.K ? found : t.K - 1);  // past K only by costs that are no numbers
+    }
+
+    // Calls `each` with every place of V but those of dictionary c, to which its own codeword adds nothing.
+    template <class Each>
+    void beside(int c, Each each) const {
+        const int own = c * t.Ks, end = size();
+        for (int k = own + t.Ks; k < end; k += kShorts) each(k);
+        for (int k = 0; k < own; k += kShorts) each(k);
     }
 
     void add(int c) {
         const Short* now = t.row(c, code[c]);
-        for (int k = 0; k < size(); k += kShorts)
-            _mm512_storeu_si512(V + k, _mm512_add_epi16(shorts(V + k), shorts(now + k)));
+        beside(c,
+               [&](int k) { _mm512_storeu_si512(V + k, _mm512_add_epi16(shorts(V + k), shorts(now + k))); });
     }
 
     void change(int c, Code to) {
         const Short *before = t.row(c, code[c]), *now = t.row(c, to);
-        for (int k = 0; k < size(); k += kShorts) {
+        beside(c, [&](int k) {
             const __m512i moved = _mm512_sub_epi16(shorts(now + k), shorts(before + k));
             _mm512_storeu_si512(V + k, _mm512_add_epi16(shorts(V + k), moved));
-        }
+        });
         code[c] = to;
     }
 
@@ -118,13 +124,15 @@ struct Row {
             if (start) code[c] = place(c, least(c));
             add(c);
         }
+        refine(t.C - 1, start);
     }
 
-    // Sweeps until no code changes.
-    void refine() {
-        int clean = 0;
-        for (int visit = 0; clean < t.C && visit < kMaxSweeps * t.C; ++visit) {
-            const int c = visit % t.C, cost = least(c);
+    // Sweeps until no code changes, from the dictionary after `last` on, whose own code is the best there is
+    // where `clean`.
+    void refine(int last, int clean) {
+        for (int visit = 0, c = last; clean < t.C && visit < kMaxSweeps * t.C; ++visit) {
+            c = c + 1 < t.C ? c + 1 : 0;
+            const int cost = least(c);
             ++clean;
             if (cost < V[c * t.Ks + code[c]]) {
                 change(c, place(c, cost));
@@ -148,11 +156,11 @@ struct Row {
     // Asks for what a codeword adds.
     void fetch(int c, int k) const {
         const Short* row = t.row(c, k);
-        for (int at = 0; at < size(); at += kShorts) __builtin_prefetch(row + at, 0, 3);
+        beside(c, [&](int at) { __builtin_prefetch(row + at, 0, 3); });
     }
 
     // Takes `count` of the best codes away, drawn in random order, and chooses them anew, one after the
-    // other, the first at random.
+    // other, the first at random; then refines.
     void choose_anew(int count, std::uint64_t seed) {
         std::uint64_t state = seed;
         for (int c = 0; c < t.C; ++c) state = mixed(state ^ held[c]), order[c] = static_cast<Code>(c);
@@ -178,6 +186,7 @@ struct Row {
             code[c] = place(c, least(c));
             add(c);
         }
+        refine(order[count - 1], count > 1);
     }
 
     void improve(int rounds, std::uint64_t seed) {
@@ -187,7 +196,6 @@ struct Row {
         keep();
         for (int r = 0; r < rounds; ++r) {
             choose_anew(count, mixed(seed + r));
-            refine();
             const int now = total();
             if (now >= cost) continue;
             cost = now;
@@ -219,7 +227,6 @@ void swift_assign(const Steps& t, int n, int P, const float* X, const std::uint8
             Row row{t,    S + i * wide, V, best, codes + static_cast<std::size_t>(first + i) * t.C,
                     held, held + t.C};
             row.begin(start);
-            row.refine();
             if (rounds > 0) row.improve(rounds, seed);
         }
     }

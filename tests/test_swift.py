@@ -50,11 +50,12 @@ def costs(S, T, code, left_out=()):
     return S + sum(T[b, code[b]] for b in range(len(S)) if b not in left_out)
 
 
-def refined(S, T, code):
-    clean = visit = 0
+def refined(S, T, code, last, clean):
+    """Sweeps from the dictionary after ``last`` on, whose own code is the best there is where ``clean``."""
+    visit = 0
     while clean < len(S) and visit < 100 * len(S):
-        c = visit % len(S)
         visit, clean = visit + 1, clean + 1
+        c = (last + visit) % len(S)
         v = costs(S, T, code)[c]
         if v.min() < v[code[c]]:
             code[c], clean = v.argmin(), 1
@@ -79,7 +80,7 @@ def chosen_anew(S, T, code, K, seed):
     code[order[0]] = first
     for x in range(1, count):
         code[order[x]] = costs(S, T, code, order[x:count])[order[x]].argmin()
-    return code
+    return refined(S, T, code, order[count - 1], count > 1)
 
 
 def twin(S, T, K, given=None, rounds=0, seed=0):
@@ -87,10 +88,10 @@ def twin(S, T, K, given=None, rounds=0, seed=0):
     code = np.zeros(len(S), int)
     for c in range(len(S)):
         code[c] = costs(S, T, code, range(c, len(S)))[c].argmin() if given is None else given[c]
-    best = refined(S, T, code.copy())
+    best = refined(S, T, code, len(S) - 1, given is None)
     for r in range(rounds):
         seeded = reference.mixed((seed + r) % 2**64)
-        new = refined(S, T, chosen_anew(S, T, best, K, seeded))
+        new = chosen_anew(S, T, best, K, seeded)
         if total(S, T, new) < total(S, T, best):
             best = new
     return best

@@ -7,6 +7,7 @@ thread, and results come back in the order of the pieces: the bits are the same 
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
@@ -128,6 +129,36 @@ def _blas() -> Any:
     return ThreadpoolController().select(user_api="blas")
 
 
+class _Pools:
+    """Threads that wait for the next call: to start them takes as long as to encode a thousand vectors."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._free: dict[int, ThreadPoolExecutor] = {}
+
+    def take(self, n_jobs: int) -> ThreadPoolExecutor:
+        """So many threads that nobody uses."""
+        with self._lock:
+            free = self._free.pop(n_jobs, None)
+        return free or ThreadPoolExecutor(n_jobs, thread_name_prefix="gkmeans")
+
+    def give(self, n_jobs: int, pool: ThreadPoolExecutor) -> None:
+        """They are free again; one pool of each size is kept."""
+        with self._lock:
+            kept = self._free.setdefault(n_jobs, pool)
+        if kept is not pool:
+            pool.shutdown()
+
+    def forget(self) -> None:
+        """Keep none: a fork has the pools of its parent but not their threads."""
+        self._lock, self._free = threading.Lock(), {}
+
+
+_pools = _Pools()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pools.forget)
+
+
 class Workers:
     """Threads for one call of the library, and the flag that stops the kernels early.
 
@@ -142,7 +173,7 @@ class Workers:
 
     def __enter__(self) -> Workers:
         _one_blas_thread.enter()
-        self._pool = ThreadPoolExecutor(self.n_jobs, thread_name_prefix="gkmeans")
+        self._pool = _pools.take(self.n_jobs)
         return self
 
     def __exit__(
@@ -152,7 +183,10 @@ class Workers:
             # after Ctrl-C kernels see the stop flag; what does not (a long SVD) is left to end by itself
             interrupted = isinstance(error, KeyboardInterrupt)
             running = wait(self._futures, timeout=_PATIENCE if interrupted else None).not_done
-            self._pool.shutdown(wait=not running, cancel_futures=True)
+            if interrupted:
+                self._pool.shutdown(wait=not running, cancel_futures=True)
+            else:
+                _pools.give(self.n_jobs, self._pool)
         finally:
             _one_blas_thread.leave()
 
