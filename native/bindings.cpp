@@ -177,6 +177,16 @@ static void query_tables(In<float, 2> Q, In<float, 1> shift, float scale, bool l
     tables(kernels, {P, shift.data(), scale, l2}, n, W, Q.data(), D.data(), out.data(), bias.data());
 }
 
+static void prepared_queries(In<float, 2> Q, In<float, 1> shift, float scale, bool l2, Out<float, 2> rows,
+                             Out<float, 1> bias) {
+    const int n = dimension(Q.shape(0)), P = dimension(Q.shape(1));
+    require(shift.shape(0) == Q.shape(1), "shift must have shape (P,)");
+    require(rows.shape(0) == Q.shape(0) && rows.shape(1) == Q.shape(1) && bias.shape(0) == Q.shape(0),
+            "rows must have shape (n, P), and bias (n,)");
+    nb::gil_scoped_release release;
+    prepare({P, shift.data(), scale, l2}, n, Q.data(), rows.data(), bias.data());
+}
+
 static bool values_below(In<float, 2> values, float limit) {
     return all_below(values.size(), values.data(), limit);
 }
@@ -327,6 +337,8 @@ NB_MODULE(_core, m) {
     m.def("products", &products, array("Q"), array("D"), array("out"), level);
     m.def("tables", &query_tables, array("Q"), array("shift"), nb::arg("scale"), nb::arg("l2"), array("D"),
           array("out"), array("bias"), level);
+    m.def("prepared", &prepared_queries, array("Q"), array("shift"), nb::arg("scale"), nb::arg("l2"),
+          array("rows"), array("bias"));
     m.def("all_below", &values_below, array("values"), nb::arg("limit"));
     m.def("pack_mask", &words_of_mask, array("mask"), array("words"), level);
     m.def("same_mask", &mask_has_words, array("mask"), array("words"), level);

@@ -59,4 +59,6 @@ Shelf searched_shelf(const In<std::uint8_t, 3>& blocks, const In<std::uint64_t, 
 void bind_lists(nb::module_&);     // bindings_lists.cpp
 void bind_products(nb::module_&);  // bindings_products.cpp
 
+inline constexpr const char* kNoBytes = "this CPU or build makes no products in bytes; see coarse_products()";
+
 }  // namespace gkmeans

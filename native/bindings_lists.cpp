@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "bindings.hpp"
+#include "near.hpp"
 
 using namespace gkmeans;
 
@@ -108,12 +109,49 @@ static void probe_lists(In<float, 2> Q, In<float, 1> bias, In<float, 3> tiles, I
     probe(kernels, centres, n, Q.data(), bias.data(), wanted, m, scores.data(), lists.data());
 }
 
+static void lengths_when_rounded(In<float, 2> A, Out<float, 2> out) {
+    require(has_coarse_products(), kNoBytes);
+    const int n = dimension(A.shape(0)), P = dimension(A.shape(1));
+    require(1 <= P && P <= kMostNumbers, "P must be from 1 to 65536");
+    require(out.shape(0) == 2 && out.shape(1) == A.shape(0), "out must have shape (2, n)");
+    auto work = allocate(coarse_workspace(P));
+    nb::gil_scoped_release release;
+    rounded_lengths(n, P, A.data(), out.data(), work.get());
+}
+
+static void nearest_of(In<float, 2> Q, In<float, 1> bias, In<float, 2> rows, In<float, 1> norms,
+                       In<std::uint8_t, 1> packed, In<float, 2> lengths, Out<float, 2> scores,
+                       Out<std::int64_t, 2> places) {
+    require(has_coarse_products(), kNoBytes);
+    const int n = dimension(Q.shape(0)), P = dimension(Q.shape(1)), W = dimension(rows.shape(0)),
+              m = dimension(scores.shape(1));
+    require(1 <= P && P <= kMostNumbers, "P must be from 1 to 65536");
+    require(bias.shape(0) == Q.shape(0), "bias must have shape (n,)");
+    require(W >= kTile && W % kTile == 0 && rows.shape(1) == Q.shape(1),
+            "rows must have shape (W, P), W a multiple of 32");
+    require(norms.shape(0) == rows.shape(0) && lengths.shape(0) == 2 && lengths.shape(1) == rows.shape(0),
+            "norms must have shape (W,), and lengths (2, W)");
+    require(packed.shape(0) == coarse_size(W, P), "packed must have coarse_size(W, P) entries");
+    require(reinterpret_cast<std::uintptr_t>(packed.data()) % 64 == 0,
+            "packed must lie at a multiple of 64 bytes");
+    require(m >= 1 && scores.shape(0) == Q.shape(0) && places.shape(0) == Q.shape(0) &&
+                places.shape(1) == scores.shape(1),
+            "scores and places must have shape (n, m)");
+    auto work = allocate(near_workspace(P, W));
+    nb::gil_scoped_release release;
+    nearest_centres({P, W, rows.data(), norms.data(), packed.data(), lengths.data()}, n, Q.data(),
+                    bias.data(), m, scores.data(), places.data(), work.get());
+}
+
 void gkmeans::bind_lists(nb::module_& m) {
     const auto level = nb::arg("level") = nb::none();
     const auto array = [](const char* name) { return nb::arg(name).noconvert(); };
     m.def("probe", &probe_lists, array("Q"), array("bias"), array("tiles"), array("norms"), array("starts"),
           array("firsts"), array("top_tiles"), array("top_norms"), nb::arg("wanted"), array("scores"),
           array("lists"), level);
+    m.def("rounded_lengths", &lengths_when_rounded, array("A"), array("out"));
+    m.def("nearest_centres", &nearest_of, array("Q"), array("bias"), array("rows"), array("norms"),
+          array("packed"), array("lengths"), array("scores"), array("places"));
     m.def("search_lists", &search_lists_of, array("blocks"), array("keep"), array("ids"), nb::arg("first"),
           nb::arg("bits"), array("levels"), array("norms"), array("offsets"), array("tables"), array("lists"),
           array("biases"), nb::arg("floor"), array("scores"), array("found"), level);

@@ -9,7 +9,6 @@
 using namespace gkmeans;
 
 static const char* const kNoUnit = "this CPU or build has no matrix unit; see matrix_unit()";
-static const char* const kNoBytes = "this CPU or build makes no products in bytes; see coarse_products()";
 
 static void minima_of(In<float, 3> T, int K, Out<float, 3> groups, Out<float, 2> rows, const Level& level) {
     const int B = dimension(T.shape(0)), n = dimension(T.shape(1)), Kp = dimension(T.shape(2));

@@ -7,6 +7,7 @@
 #include "coarse.hpp"
 #include "kernels.hpp"
 #include "matrix.hpp"
+#include "near.hpp"
 #include "swift.hpp"
 
 #ifdef GKMEANS_AMX
@@ -98,6 +99,9 @@ bool has_coarse_products() {
 #ifndef GKMEANS_X86  // never called
 void coarse_pack(int, int, const float*, std::uint8_t*) {}
 void coarse_multiply(const Sizes&, const float*, const std::uint8_t*, float*, void*) {}
+void rounded_lengths(int, int, const float*, float*, void*) {}
+std::size_t near_workspace(int, int) { return 0; }
+void nearest_centres(const Near&, int, const float*, const float*, int, float*, std::int64_t*, void*) {}
 void swift_pack(int, int, int, int, const float*, int, float, Short*) {}
 std::size_t swift_workspace(int, int, int) { return 0; }
 void swift_assign(const Steps&, int, int, const float*, const std::uint8_t*, Code*, bool, int, std::uint64_t,

@@ -15,13 +15,11 @@ bool all_below(std::size_t n, const float* values, float limit) {
     return below;
 }
 
-void tables(const Kernels& kernels, const Asked& asked, int n, int W, const float* Q, const float* D,
-            float* out, float* bias) {
+void prepare(const Asked& asked, int n, const float* Q, float* rows, float* bias) {
     const int P = asked.P;
-    std::vector<float> rows(static_cast<std::size_t>(n) * P);
     for (int i = 0; i < n; ++i) {
         const float* q = Q + static_cast<std::size_t>(i) * P;
-        float* x = rows.data() + static_cast<std::size_t>(i) * P;
+        float* x = rows + static_cast<std::size_t>(i) * P;
         double sum = 0;
         for (int p = 0; p < P; ++p) {
             x[p] = asked.l2 ? q[p] - asked.shift[p] : q[p];
@@ -36,6 +34,13 @@ void tables(const Kernels& kernels, const Asked& asked, int n, int W, const floa
         }
         bias[i] = static_cast<float>(sum);
     }
+}
+
+void tables(const Kernels& kernels, const Asked& asked, int n, int W, const float* Q, const float* D,
+            float* out, float* bias) {
+    const int P = asked.P;
+    std::vector<float> rows(static_cast<std::size_t>(n) * P);
+    prepare(asked, n, Q, rows.data(), bias);
     // The last scan has driven the codewords out of the near caches, and one query reads them once.
     const auto* bytes = reinterpret_cast<const char*>(D);
     const std::size_t size = static_cast<std::size_t>(W) * P * sizeof(float);

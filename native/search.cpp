@@ -4,6 +4,8 @@
 #include <cmath>
 #include <vector>
 
+#include "heap.hpp"
+
 namespace gkmeans {
 
 constexpr int kStride = 64;  // blocks that are bounded by one limit
@@ -15,9 +17,7 @@ constexpr double kReach = 250;  // steps from the least score to the worst that 
 constexpr int kCoarse = 180;    // steps that are too few for it
 constexpr int kCoarser = 90;    // and for the few rows of a list
 constexpr int kMany = 16;       // rows of a block that are scored together with those between them
-constexpr int kSome = 64;       // values that are held to one limit
 constexpr int kAhead = 8;       // blocks that are fetched before they are copied from
-constexpr float kNone = HUGE_VALF;
 
 // Adds, for n rows from `line` on, the entries of a dictionary's table; `odd` where it is the second of a
 // line. Tables of nibbles and bytes have an entry for each (Kp = 16 or 256); shorts are checked, since files
@@ -134,7 +134,8 @@ struct Walk {
     Bounds bounds;
     bool bounded;
     int coarse = kCoarse;
-    int stride = 1;  // grows: the first rows of all give the limit that the next are held to
+    std::int64_t met = 0;  // blocks so far
+    int stride = 1;        // grows with them: the first rows of all give the limit that the next are held to
 
     Walk(const Kernels& kernels, const Shelf& shelf, const Question& question, const Sink& sink)
         : kernels(kernels), shelf(shelf), question(question), sink(sink) {
@@ -152,7 +153,8 @@ struct Walk {
             if (b + n == end && last % kBlock) words[n - 1] &= ~(~std::uint64_t{0} << last % kBlock);
             if (!meet(b, n, 1, kAbreast, words)) return;
             b += n;
-            if (stride < kStride) stride *= 2;
+            met += n;
+            if (stride < kStride && met >= 4 * stride) stride *= 2;
         }
     }
 
@@ -221,50 +223,6 @@ struct Walk {
         }
     }
 };
-
-// A heap of k with the worst on top: the greatest score, of equal ones the greatest id.
-struct Heap {
-    int k;
-    float* scores;
-    std::int64_t* ids;
-
-    float worst() const { return scores[0]; }
-
-    static bool before(float s, std::int64_t i, float t, std::int64_t j) {
-        return s < t || (s == t && i < j);
-    }
-
-    void take(float s, std::int64_t id) {
-        if (before(s, id, scores[0], ids[0])) put(s, id);
-    }
-
-    // In place of the worst.
-    void put(float s, std::int64_t id) {
-        int hole = 0;
-        for (int child = 1; child < k; child = 2 * hole + 1) {
-            if (child + 1 < k && before(scores[child], ids[child], scores[child + 1], ids[child + 1]))
-                ++child;
-            if (!before(s, id, scores[child], ids[child])) break;
-            scores[hole] = scores[child];
-            ids[hole] = ids[child];
-            hole = child;
-        }
-        scores[hole] = s;
-        ids[hole] = id;
-    }
-};
-
-void sort(int n, int k, float* scores, std::int64_t* ids) {
-    for (int i = 0; i < n; ++i, scores += k, ids += k) {
-        for (int left = k - 1; left > 0; --left) {  // the worst of those left goes to their end
-            const float s = scores[left];
-            const std::int64_t id = ids[left];
-            scores[left] = scores[0];
-            ids[left] = ids[0];
-            Heap{left, scores, ids}.put(s, id);
-        }
-    }
-}
 
 void search(const Kernels& kernels, const Shelf& shelf, int n, const Question* questions, int k,
             float* scores, std::int64_t* ids) {
@@ -341,22 +299,6 @@ std::int64_t within_lists(const Kernels& kernels, const Shelf& shelf, const Visi
     Walk<List> walk(kernels, shelf, question, List{limit, room, 0, scores, ids});
     visit(visits, 0, walk);
     return walk.sink.count;
-}
-
-void take_values(const Kernels& kernels, int n, const float* values, std::int64_t first, int k, float* scores,
-                 std::int64_t* ids) {
-    Heap heap{k, scores, ids};
-    std::uint16_t words[kSome / kPad];
-    for (int some = 0; some < n; some += kSome) {  // those before give the limit
-        const int count = n - some < kSome ? n - some : kSome;
-        kernels.not_above(count, values + some, heap.worst(), words);
-        for (int g = 0; g < count; g += kPad) {
-            for (unsigned word = words[g / kPad]; word; word &= word - 1) {
-                const int i = some + g + __builtin_ctz(word);
-                if (values[i] < kNone) heap.take(values[i], first + i);
-            }
-        }
-    }
 }
 
 void gather(const Shelf& shelf, std::uint8_t* to, std::int64_t* rows) {

@@ -87,6 +87,10 @@ struct Asked {
     bool l2;
 };
 
+// Rows (n, P) whose products with codewords are the tables of queries Q (n, P), and what is added to every
+// score (n).
+void prepare(const Asked&, int n, const float* Q, float* rows, float* bias);
+
 // Tables (n, W) of queries Q (n, P) with codewords D (tiles, P, kTile), and what is added to every score (n).
 void tables(const Kernels&, const Asked&, int n, int W, const float* Q, const float* D, float* out,
             float* bias);

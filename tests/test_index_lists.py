@@ -184,3 +184,101 @@ def test_a_fit_of_the_estimator_leaves_the_index_as_it_is():
     before = index.reconstruct(np.arange(9))
     index.est.fit(X * 3 + 5)
     assert (index.reconstruct(np.arange(9)) == before).all()
+
+
+def by_floats(coarse, x, bias, count):
+    """The nearest centres, all of them compared in floats."""
+    rounded, coarse._rounded = coarse._rounded, None
+    try:
+        return coarse.probe(x, bias, count)
+    finally:
+        coarse._rounded = rounded
+
+
+def even(rng, L, width):
+    return correlated(rng, L, width)
+
+
+def uneven(rng, L, width):  # one column rounds all others away, so that bounds say little
+    out = correlated(rng, L, width)
+    out[:, 0] *= 1e4
+    return out
+
+
+def doubled(rng, L, width):
+    out = correlated(rng, L, width)
+    out[1::2] = out[: L // 2]
+    return out
+
+
+def none(rng, L, width):
+    return np.zeros((L, width), np.float32)
+
+
+@pytest.mark.native
+@pytest.mark.skipif(not _core.coarse_products(), reason="this CPU makes no products in bytes")
+@pytest.mark.parametrize("kind", [even, uneven, doubled, none])
+@pytest.mark.parametrize("metric", ["l2", "ip"])
+@pytest.mark.parametrize(
+    ("L", "width", "n", "count"),
+    [(8, 1, 1, 1), (31, 7, 0, 3), (33, 17, 65, 4), (256, 128, 97, 32), (1000, 64, 63, 16), (1024, 784, 49, 3)],
+)
+def test_bytes_find_the_centres_that_floats_find_bit_for_bit(rng, kind, metric, L, width, n, count):
+    coarse = Coarse(kind(rng, L, width), np.array([0, L]), metric, 0.5)
+    assert coarse._rounded is not None
+    rows = np.concatenate([kind(rng, n + 2, width)[2:], coarse.centres[:3], 1e3 * coarse.centres[-2:]])
+    x = np.ascontiguousarray(-2 * coarse.frame_of(rows))
+    bias = (0.25 * (x.astype(float) ** 2).sum(axis=1)).astype(np.float32)
+    expected, found = by_floats(coarse, x, bias, count), coarse.probe(x, bias, count)
+    np.testing.assert_array_equal(found[1], expected[1])
+    np.testing.assert_array_equal(found[0], expected[0])
+
+
+@pytest.mark.native
+@pytest.mark.skipif(not _core.coarse_products(), reason="this CPU makes no products in bytes")
+def test_lengths_are_bounds_and_near_ones(rng):
+    A = correlated(rng, 300, 45)
+    levels = np.abs(A).max(axis=1, keepdims=True) / np.float32(127)
+    lost = A - np.rint(A / levels) * levels
+    found = np.empty((2, 300), np.float32)
+    _core.rounded_lengths(A, found)
+    for own, exact in zip(found, (A, lost), strict=True):
+        true = np.linalg.norm(exact.astype(float), axis=1)
+        assert (own >= true).all()
+        assert (own <= 1.01 * true + 1e-6).all()
+
+
+@pytest.mark.native
+@pytest.mark.skipif(not _core.coarse_products(), reason="this CPU makes no products in bytes")
+def test_few_centres_are_compared_in_floats(rng, monkeypatch):
+    coarse = Coarse(correlated(rng, 64, 16), np.array([0, 64]), "l2", 1.0)
+    x, bias = np.zeros((3, 16), np.float32), np.zeros(3, np.float32)
+    used = []
+    monkeypatch.setattr(type(coarse._rounded), "nearest", lambda *all: used.append(all[-1].shape[1]))
+    coarse.probe(x, bias, 8)
+    coarse.probe(x, bias, 9)  # more than one of eight: floats
+    assert used == [8]
+
+
+@pytest.mark.native
+@pytest.mark.skipif(not _core.coarse_products(), reason="this CPU makes no products in bytes")
+def test_the_kernel_refuses_what_does_not_fit(rng):
+    coarse = Coarse(correlated(rng, 40, 6), np.array([0, 40]), "l2", 1.0)
+    own, norms = coarse._rounded, coarse._norms
+    good = [np.zeros((2, 6), np.float32), np.zeros(2, np.float32), own.centres, norms, own.packed, own.lengths]
+    good += [np.full((2, 3), np.inf, np.float32), np.full((2, 3), -1, np.int64)]
+    _core.nearest_centres(*good)
+    for place, bad in (
+        (0, np.zeros((2, 5), np.float32)),
+        (1, np.zeros(3, np.float32)),
+        (2, own.centres[:40]),
+        (3, norms[:-1].copy()),
+        (4, own.packed[:-64]),
+        (5, own.lengths[:1].copy()),
+        (6, np.full((2, 2), np.inf, np.float32)),
+        (7, np.full((1, 3), -1, np.int64)),
+    ):
+        with pytest.raises(ValueError, match="must"):
+            _core.nearest_centres(*good[:place], bad, *good[place + 1 :])
+    with pytest.raises(ValueError, match="out must"):
+        _core.rounded_lengths(own.centres, np.empty((3, len(own.centres)), np.float32))

@@ -95,6 +95,14 @@ def products(
     out: _Floats,  # (n, W) the first W codewords, a multiple of 16
     level: str | None = None,
 ) -> None: ...
+def prepared(
+    Q: _Floats,  # (n, P)
+    shift: _Floats,  # (P,)
+    scale: float,
+    l2: bool,  # squared distances; else inner products
+    rows: _Floats,  # (n, P) out, what codewords are multiplied with
+    bias: _Floats,  # (n,) out, what is added to every score
+) -> None: ...
 def tables(
     Q: _Floats,  # (n, P)
     shift: _Floats,  # (P,)
@@ -174,6 +182,20 @@ def probe(
     scores: _Floats,  # (n, m) +inf at first; out, smallest first
     lists: NDArray[np.int64],  # (n, m) -1 at first; out
     level: str | None = None,
+) -> None: ...
+def rounded_lengths(
+    A: _Floats,  # (n, P)
+    out: _Floats,  # (2, n) lengths, and those of what rounding to bytes takes away, a little more than they are
+) -> None: ...
+def nearest_centres(
+    Q: _Floats,  # (n, P)
+    bias: _Floats,  # (n,)
+    rows: _Floats,  # (W, P) centres, W a multiple of 32
+    norms: _Floats,  # (W,) +inf where there is no centre; score = bias + <q, centre> + norm
+    packed: NDArray[np.uint8],  # the rows by coarse_pack
+    lengths: _Floats,  # (2, W) by rounded_lengths
+    scores: _Floats,  # (n, m) +inf at first; out, smallest first
+    places: NDArray[np.int64],  # (n, m) -1 at first; out
 ) -> None: ...
 def search_lists(
     blocks: NDArray[np.uint8],

@@ -2,7 +2,8 @@
 
 Up to 4,096 lists every centre is compared. Above, centres lie in about √lists groups: those nearest by their own
 centres are looked into until they hold 16 √lists centres, or 16 times those asked for. What is found in them is
-exact, and all lists are looked at where a sixteenth of them is asked for.
+exact, and all lists are looked at where a sixteenth of them is asked for. In one level products in bytes tell which
+centres may be among the nearest, where the CPU makes them, and only those are compared in floats: the same answers.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ from numpy.typing import NDArray
 
 from .. import _core
 from .._frame import Frame
-from .._parallel import Workers, block_rows, spans
+from .._parallel import Workers, aligned, block_rows, spans
 from .._rows import Floats, Rows
+from ..products import MOST_NUMBERS
 
 TILE = 32
 _LOOKED_AT = 16
+_FEW = 8
+"""Bytes help where no more than one of so many lists is asked for."""
 Lists = NDArray[np.int64]
 
 
@@ -37,10 +41,13 @@ class Coarse:
         sizes = np.diff(firsts)
         self._starts = np.concatenate([[0], np.cumsum(-(-sizes // TILE))])
         slots = np.arange(self.n_lists) + np.repeat(self._starts[:-1] * TILE - firsts[:-1], sizes)
-        self._tiles, self._norms = _tiled(self.framed(np.arange(self.n_lists)), slots, int(self._starts[-1]))
+        padded, self._norms = _padded(self.framed(np.arange(self.n_lists)), slots, int(self._starts[-1]))
+        self._tiles = _tiled(padded)
+        self._rounded = _Rounded(padded) if len(sizes) == 1 and _Rounded.possible(self.P) else None
         tops = np.add.reduceat(centres.astype(np.float64), firsts[:-1], axis=0) / sizes[:, None]
         groups = np.arange(len(sizes))
-        self._top_tiles, self._top_norms = _tiled(self.frame_of(tops), groups, -(-len(sizes) // TILE))
+        top, self._top_norms = _padded(self.frame_of(tops), groups, -(-len(sizes) // TILE))
+        self._top_tiles = _tiled(top)
         self._probe_norms, self._top_probe_norms = (
             norms if metric == "l2" else np.where(np.isinf(norms), norms, np.float32(0))
             for norms in (self._norms, self._top_norms)
@@ -75,6 +82,9 @@ class Coarse:
     def _nearest(self, x: Floats, bias: Floats, count: int, norms: Floats, top_norms: Floats) -> tuple[Floats, Lists]:
         scores = np.full((len(x), count), np.inf, np.float32)
         lists = np.full((len(x), count), -1, np.int64)
+        if self._rounded is not None and _FEW * count <= self.n_lists:
+            self._rounded.nearest(x, bias, norms, scores, lists)
+            return scores, lists
         _core.probe(
             Q=x,
             bias=bias,
@@ -91,13 +101,37 @@ class Coarse:
         return scores, lists
 
 
-def _tiled(centres: Floats, slots: Lists, tiles: int) -> tuple[Floats, Floats]:
-    """Centres in tiles (tiles, P, 32), each at its slot, and their squared norms, +inf where there is none."""
+class _Rounded:
+    """Centres (W, P) in bytes, and what that takes from their lengths."""
+
+    def __init__(self, centres: Floats) -> None:
+        self.centres, self.lengths = centres, np.empty((2, len(centres)), np.float32)
+        self.packed = aligned(_core.coarse_size(*centres.shape) // 4).view(np.uint8)
+        _core.coarse_pack(centres, self.packed)
+        _core.rounded_lengths(centres, self.lengths)
+
+    @staticmethod
+    def possible(P: int) -> bool:
+        """Whether the CPU makes such products of P numbers, and sums floats as they must be summed."""
+        return P <= MOST_NUMBERS and _core.coarse_products() and _core.simd_level().startswith("avx512")
+
+    def nearest(self, x: Floats, bias: Floats, norms: Floats, scores: Floats, lists: Lists) -> None:
+        """Fill ``scores`` and ``lists`` (n, count) with the nearest centres of rows ``x`` (n, P)."""
+        _core.nearest_centres(x, bias, self.centres, norms, self.packed, self.lengths, scores, lists)
+
+
+def _padded(centres: Floats, slots: Lists, tiles: int) -> tuple[Floats, Floats]:
+    """Centres (tiles · 32, P), each at its slot, and their squared norms, +inf where there is none."""
     padded = np.zeros((tiles * TILE, centres.shape[1]), np.float32)
     padded[slots] = centres
     norms = np.full(tiles * TILE, np.inf, np.float32)
     norms[slots] = np.einsum("ij,ij->i", centres, centres, dtype=np.float64)
-    return np.ascontiguousarray(padded.reshape(tiles, TILE, -1).transpose(0, 2, 1)), norms
+    return padded, norms
+
+
+def _tiled(padded: Floats) -> Floats:
+    """Centres in tiles (tiles, P, 32)."""
+    return np.ascontiguousarray(padded.reshape(-1, TILE, padded.shape[1]).transpose(0, 2, 1))
 
 
 def check_centres(centres: NDArray[np.generic], firsts: NDArray[np.generic], P: int) -> None:

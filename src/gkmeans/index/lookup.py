@@ -131,6 +131,10 @@ class Lookup:
 
     def prepared(self, Q: NDArray[np.generic]) -> tuple[Floats, Floats]:
         """Rows (q, P) whose products with the codewords are the tables, and what is added to every score (q,)."""
+        if is_plain(Q):
+            x, own = np.empty(Q.shape, np.float32), np.empty(len(Q), np.float32)
+            _core.prepared(cast("Floats", Q), self._frame.shift, self.est.scale_, self.metric == "l2", x, own)
+            return x, own
         if self.metric == "l2":
             x = Rows(Q, self._frame).block(slice(None))
             bias = np.einsum("ij,ij->i", x, x, dtype=np.float64)

@@ -19,8 +19,8 @@ from .lookup import BLOCK
 from .scan import PART_BLOCKS, all_of, joined, merged, rows_of, run
 from .segment import Ids, Segment
 
-_FEW = 8
-"""Queries that are not worth a thread of their own."""
+_FEW, _MANY = 8, 512
+"""Queries that are not worth a thread of their own, and those that probe together."""
 
 
 def search(
@@ -37,18 +37,20 @@ def search(
     if room == 0:
         return scores, found
     jobs = effective_jobs(n_jobs)
-    most = lookup.groups(len(Q))[0][1]
-    groups = spans(len(Q), min(most, max(_FEW, -(-len(Q) // jobs))))
+    groups = spans(len(Q), max(_FEW, min(_MANY, -(-len(Q) // jobs))))
     rows = len(Q) * alive * n_probe // lookup.n_lists
     cuts = 1 if len(groups) > 1 else max(1, min(jobs, n_probe, rows // (PART_BLOCKS * BLOCK)))
 
     def one(task: tuple[tuple[int, int], int]) -> tuple[Floats, Ids]:
         (start, stop), cut = task
-        asked = _asked(lookup, Q[start:stop], n_probe, slice(cut, None, cuts))
+        x, biases, lists = _probed(lookup, Q[start:stop], n_probe, slice(cut, None, cuts))
         best = np.full((stop - start, room), np.inf, np.float32)
         ids = np.full((stop - start, room), -1, np.int64)
-        for segment in segments:
-            _core.search_lists(**_rows(segment, lookup), **asked, scores=best, found=ids)
+        for part in lookup.groups(len(x)):
+            some = slice(*part)
+            asked = _asked(lookup, x[some], biases[some], lists[some])
+            for segment in segments:
+                _core.search_lists(**_rows(segment, lookup), **asked, scores=best[some], found=ids[some])
         _core.sort_heaps(best, ids)
         return best, ids
 
@@ -70,23 +72,25 @@ def within(
     """Scores of at most ``limit`` in the lists probed and their ids, smallest first, ties by id, for each query."""
 
     def one(row: int) -> tuple[Floats, Ids]:
-        asked = _asked(lookup, Q[row : row + 1], n_probe, slice(None))
+        asked = _asked(lookup, *_probed(lookup, Q[row : row + 1], n_probe, slice(None)))
         asked |= {"tables": asked["tables"][0], "limit": limit}
         return joined([all_of(_core.within_lists, **_rows(segment, lookup), **asked) for segment in segments])
 
     return run(one, range(len(Q)), effective_jobs(n_jobs))
 
 
-def _asked(lookup: ListLookup, Q: NDArray[np.generic], n_probe: int, part: slice) -> dict[str, Any]:
-    """What queries bring to the kernel."""
+def _probed(
+    lookup: ListLookup, Q: NDArray[np.generic], n_probe: int, part: slice
+) -> tuple[Floats, Floats, NDArray[np.int64]]:
+    """Queries as the tables need them, and a part of the lists that they probe, with what those add to scores."""
     x, bias = lookup.prepared(Q)
     biases, lists = lookup.probe(x, bias, n_probe)
-    return {
-        "tables": lookup.products(x),
-        "lists": np.ascontiguousarray(lists[:, part]),
-        "biases": np.ascontiguousarray(biases[:, part]),
-        "floor": lookup.floor,
-    }
+    return x, np.ascontiguousarray(biases[:, part]), np.ascontiguousarray(lists[:, part])
+
+
+def _asked(lookup: ListLookup, x: Floats, biases: Floats, lists: NDArray[np.int64]) -> dict[str, Any]:
+    """What queries bring to the kernel."""
+    return {"tables": lookup.products(x), "lists": lists, "biases": biases, "floor": lookup.floor}
 
 
 def _rows(segment: Segment, lookup: ListLookup) -> dict[str, Any]:
