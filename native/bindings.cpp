@@ -105,7 +105,7 @@ static void nearest(In<float, 2> V, In<float, 1> N, Out<Code, 1> codes, const Le
     kernels.nearest(n, Kp, V.data(), N.data(), codes.data());
 }
 
-static void decode(In<float, 3> D, In<Code, 2> codes, Out<float, 2> out, const Level& level) {
+static void decode(In<float, 3> D, In<Code, 2> codes, Out<float, 2> out, const Level& level, bool less) {
     const int n = dimension(codes.shape(0)), C = dimension(D.shape(0)), K = dimension(D.shape(1)),
               P = dimension(D.shape(2));
     require(codes.shape(1) == D.shape(0), "codes must have shape (n, C)");
@@ -113,7 +113,7 @@ static void decode(In<float, 3> D, In<Code, 2> codes, Out<float, 2> out, const L
     const Kernels& kernels = at_level(level);
     nb::gil_scoped_release release;
     check_codes(codes, K);
-    kernels.decode(n, C, K, P, D.data(), codes.data(), out.data());
+    kernels.decode(n, C, K, P, D.data(), codes.data(), less, out.data());
 }
 
 static void errors(In<float, 2> X, In<float, 3> D, In<Code, 2> codes, Out<float, 1> out, const Level& level) {
@@ -330,7 +330,7 @@ NB_MODULE(_core, m) {
     m.def("pursue", &pursue, array("V"), array("T"), array("N"), array("rowmin"), array("groupmin"),
           array("codes"), nb::arg("n_candidates"), nb::arg("start"), array("stop"), level);
     m.def("nearest", &nearest, array("V"), array("N"), array("codes"), level);
-    m.def("decode", &decode, array("D"), array("codes"), array("out"), level);
+    m.def("decode", &decode, array("D"), array("codes"), array("out"), level, nb::arg("less") = false);
     m.def("errors", &errors, array("X"), array("D"), array("codes"), array("out"), level);
     m.def("add_rows", &add_rows, array("X"), array("codes"), array("grid"), array("W"), level);
     m.def("count_pairs", &count_pairs, array("codes"), nb::arg("b"), nb::arg("c"), array("Z"), level);

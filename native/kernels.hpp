@@ -90,8 +90,8 @@ struct Kernels {
     void (*pursue)(const Tables&, int L, int n, float* V, Code* codes, bool start, void* work,
                    const volatile int* stop);
 
-    // out (n, P) = sum over c of D[c, codes[i, c]], with D (C, K, P).
-    void (*decode)(int n, int C, int K, int P, const float* D, const Code* codes, float* out);
+    // out (n, P) = sum over c of D[c, codes[i, c]], with D (C, K, P), or `less`: out less that.
+    void (*decode)(int n, int C, int K, int P, const float* D, const Code* codes, bool less, float* out);
     // out (n) = squared distance of row i of X (n, P) to its decoding.
     void (*errors)(int n, int C, int K, int P, const float* X, const float* D, const Code* codes, float* out);
     // W (C, K, P) += X[i], rounded to multiples of grid (P), at each of row i's codes.

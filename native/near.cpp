@@ -37,7 +37,11 @@ static Lengths lengths_of(int P, const float* x, float level, const std::uint8_t
         rounded = _mm512_fmadd_ps(in_levels, in_levels, rounded);
         left = _mm512_fmadd_ps(rest, rest, left);
     }
-    const auto length = [](__m512 squares) { return kMore * __builtin_sqrtf(_mm512_reduce_add_ps(squares)); };
+    // squares that are too small for floats are no more than this together
+    const float lost = __builtin_sqrtf(static_cast<float>(P)) * 0x1p-70f;
+    const auto length = [lost](__m512 squares) {
+        return kMore * __builtin_sqrtf(_mm512_reduce_add_ps(squares)) + lost;
+    };
     return {length(whole), length(rounded), length(left)};
 }
 
@@ -71,19 +75,21 @@ struct Probe {
     float *high, *low;     // (W) bounds of the scores, the low ones in the place of the products
     std::int32_t* chosen;  // (W + 16) centres that may be among the best
 
-    // Bounds from products in levels. Float sums may err by the last term.
+    // Bounds from products in levels. Float sums may err by a part of all sizes, norms being at most the
+    // squared lengths, and by what floats are too coarse for near zero.
     void bound(const Lengths& own) {
         const __m512 left = _mm512_set1_ps(own.left), rounded = _mm512_set1_ps(own.rounded),
                      whole = _mm512_set1_ps(own.whole), b = _mm512_set1_ps(bias),
                      size = _mm512_set1_ps(__builtin_fabsf(bias)),
-                     part = _mm512_set1_ps(static_cast<float>(near.P + 8) * 0x1p-22f);
+                     part = _mm512_set1_ps(static_cast<float>(near.P + 8) * 0x1p-22f),
+                     least = _mm512_set1_ps(static_cast<float>(near.P) * 0x1p-120f);
         for (int k = 0; k < near.W; k += 16) {
             const __m512 length = _mm512_loadu_ps(near.lengths + k);
             const __m512 loss = _mm512_loadu_ps(near.lengths + near.W + k);
             const __m512 score =
                 _mm512_add_ps(_mm512_add_ps(b, _mm512_loadu_ps(low + k)), _mm512_loadu_ps(near.norms + k));
             __m512 sizes = _mm512_fmadd_ps(length, _mm512_add_ps(whole, length), size);
-            __m512 off = _mm512_mul_ps(sizes, part);
+            __m512 off = _mm512_fmadd_ps(sizes, part, least);
             off = _mm512_fmadd_ps(left, length, _mm512_fmadd_ps(rounded, loss, off));
             _mm512_storeu_ps(high + k, _mm512_add_ps(score, off));
             _mm512_storeu_ps(low + k, _mm512_sub_ps(score, off));
@@ -106,12 +112,13 @@ struct Probe {
         return out;
     }
 
+    // What is not above the limit, also where sums overflow to no number.
     int choose(float limit) const {
         const __m512 most = _mm512_set1_ps(limit);
         __m512i place = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
         int count = 0;
         for (int k = 0; k < near.W; k += 16) {
-            const __mmask16 mask = _mm512_cmp_ps_mask(_mm512_loadu_ps(low + k), most, _CMP_LE_OQ);
+            const __mmask16 mask = _mm512_cmp_ps_mask(_mm512_loadu_ps(low + k), most, _CMP_NGT_UQ);
             if (mask) _mm512_storeu_si512(chosen + count, _mm512_maskz_compress_epi32(mask, place));
             count += __builtin_popcount(mask);
             place = _mm512_add_epi32(place, _mm512_set1_epi32(16));

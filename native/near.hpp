@@ -12,7 +12,7 @@ void rounded_lengths(int n, int P, const float* A, float* out, void* work);
 struct Near {
     int P, W;                    // W a multiple of 32
     const float* rows;           // (W, P) centres
-    const float* norms;          // (W) +inf where there is no centre
+    const float* norms;          // (W) at most the squared length, or +inf where there is no centre
     const std::uint8_t* packed;  // the centres in levels, 64-aligned
     const float* lengths;        // (2, W) by rounded_lengths
 };

@@ -4,14 +4,20 @@
 namespace gkmeans {
 namespace GKMEANS_LEVEL {
 
-static void decode(int n, int C, int K, int P, const float* D, const Code* codes, float* out) {
+// The sum is made before it is taken away, so that it has the same bits either way.
+static void decode(int n, int C, int K, int P, const float* D, const Code* codes, bool less, float* out) {
+    constexpr int L = 64;
     for (int i = 0; i < n; ++i) {
         const Code* code = codes + static_cast<std::size_t>(i) * C;
         float* x = out + static_cast<std::size_t>(i) * P;
-        for (int p = 0; p < P; ++p) x[p] = 0;
-        for (int c = 0; c < C; ++c) {
-            const float* d = D + (static_cast<std::size_t>(c) * K + code[c]) * P;
-            for (int p = 0; p < P; ++p) x[p] += d[p];
+        for (int p = 0; p < P; p += L) {
+            const int some = P - p < L ? P - p : L;
+            float sum[L] = {};
+            for (int c = 0; c < C; ++c) {
+                const float* d = D + (static_cast<std::size_t>(c) * K + code[c]) * P + p;
+                for (int q = 0; q < some; ++q) sum[q] += d[q];
+            }
+            for (int q = 0; q < some; ++q) x[p + q] = less ? x[p + q] - sum[q] : sum[q];
         }
     }
 }

@@ -10,7 +10,7 @@ from conftest import LEVELS, correlated, message_of, whole
 from gkmeans import _core
 from gkmeans._parallel import Workers
 from gkmeans.index import partition
-from gkmeans.index.coarse import Coarse
+from gkmeans.index.coarse import Coarse, _Rounded
 from gkmeans.index.lists import ListLookup
 from test_index_ivf import P, estimator, fresh
 
@@ -211,31 +211,37 @@ def doubled(rng, L, width):
     return out
 
 
+def tiny(rng, L, width):  # squares underflow
+    return correlated(rng, L, width) * np.float32(1e-23)
+
+
 def none(rng, L, width):
     return np.zeros((L, width), np.float32)
 
 
 @pytest.mark.native
-@pytest.mark.skipif(not _core.coarse_products(), reason="this CPU makes no products in bytes")
-@pytest.mark.parametrize("kind", [even, uneven, doubled, none])
+@pytest.mark.skipif(not _Rounded.possible(1), reason="this CPU or level makes no products in bytes")
+@pytest.mark.parametrize("kind", [even, uneven, doubled, tiny, none])
 @pytest.mark.parametrize("metric", ["l2", "ip"])
+@pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize(
     ("L", "width", "n", "count"),
     [(8, 1, 1, 1), (31, 7, 0, 3), (33, 17, 65, 4), (256, 128, 97, 32), (1000, 64, 63, 16), (1024, 784, 49, 3)],
 )
-def test_bytes_find_the_centres_that_floats_find_bit_for_bit(rng, kind, metric, L, width, n, count):
+def test_bytes_find_the_centres_that_floats_find_bit_for_bit(rng, kind, metric, biased, L, width, n, count):
     coarse = Coarse(kind(rng, L, width), np.array([0, L]), metric, 0.5)
     assert coarse._rounded is not None
     rows = np.concatenate([kind(rng, n + 2, width)[2:], coarse.centres[:3], 1e3 * coarse.centres[-2:]])
     x = np.ascontiguousarray(-2 * coarse.frame_of(rows))
-    bias = (0.25 * (x.astype(float) ** 2).sum(axis=1)).astype(np.float32)
+    x[1::3] *= np.float32(1e-18)
+    bias = (biased * 0.25 * (x.astype(float) ** 2).sum(axis=1)).astype(np.float32)
     expected, found = by_floats(coarse, x, bias, count), coarse.probe(x, bias, count)
     np.testing.assert_array_equal(found[1], expected[1])
     np.testing.assert_array_equal(found[0], expected[0])
 
 
 @pytest.mark.native
-@pytest.mark.skipif(not _core.coarse_products(), reason="this CPU makes no products in bytes")
+@pytest.mark.skipif(not _Rounded.possible(1), reason="this CPU or level makes no products in bytes")
 def test_lengths_are_bounds_and_near_ones(rng):
     A = correlated(rng, 300, 45)
     levels = np.abs(A).max(axis=1, keepdims=True) / np.float32(127)
@@ -249,7 +255,7 @@ def test_lengths_are_bounds_and_near_ones(rng):
 
 
 @pytest.mark.native
-@pytest.mark.skipif(not _core.coarse_products(), reason="this CPU makes no products in bytes")
+@pytest.mark.skipif(not _Rounded.possible(1), reason="this CPU or level makes no products in bytes")
 def test_few_centres_are_compared_in_floats(rng, monkeypatch):
     coarse = Coarse(correlated(rng, 64, 16), np.array([0, 64]), "l2", 1.0)
     x, bias = np.zeros((3, 16), np.float32), np.zeros(3, np.float32)
@@ -261,7 +267,7 @@ def test_few_centres_are_compared_in_floats(rng, monkeypatch):
 
 
 @pytest.mark.native
-@pytest.mark.skipif(not _core.coarse_products(), reason="this CPU makes no products in bytes")
+@pytest.mark.skipif(not _Rounded.possible(1), reason="this CPU or level makes no products in bytes")
 def test_the_kernel_refuses_what_does_not_fit(rng):
     coarse = Coarse(correlated(rng, 40, 6), np.array([0, 40]), "l2", 1.0)
     own, norms = coarse._rounded, coarse._norms

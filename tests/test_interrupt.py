@@ -118,7 +118,7 @@ def threads_of(workers):
 
     def own(_):
         together.wait()
-        return threading.get_ident()
+        return threading.current_thread()
 
     return set(workers.map(own, range(workers.n_jobs)))
 
@@ -126,16 +126,28 @@ def threads_of(workers):
 def test_threads_wait_for_the_next_call_and_no_more_than_one_pool_of_them():
     with Workers(2) as workers:
         first = threads_of(workers)
-    with pytest.raises(ZeroDivisionError), Workers(2) as workers:
-        workers.map(lambda item: 1 / item, [0] * 9)
     with Workers(2) as outer:
-        assert threads_of(outer) == first  # an error has not ended them
+        assert threads_of(outer) == first
         with Workers(2) as inner:
-            assert not threads_of(inner) & first  # a call within a call has its own
-            count = threading.active_count()
-    assert threading.active_count() == count - 2
-    with Workers(2) as workers:
-        assert len(threads_of(workers)) == 2
+            second = threads_of(inner)
+            assert not second & first  # a call within a call has its own
+    for thread in second:  # those given back last stay, the others end
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in second)
+    assert all(thread.is_alive() for thread in first)
+
+
+def test_after_an_error_nothing_of_the_call_runs_on():
+    with Workers(1) as workers:
+        first = threads_of(workers)
+    done = []
+    with pytest.raises(ZeroDivisionError), Workers(1) as workers:
+        workers.map(lambda item: done.append(1 / item), [0, *[1] * 50])
+    assert not any(thread.is_alive() for thread in first)
+    count = len(done)
+    with Workers(1) as workers:
+        assert threads_of(workers).isdisjoint(first)
+    assert len(done) == count
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
@@ -144,6 +156,7 @@ def test_a_fork_has_threads_of_its_own():
 import os
 import numpy as np
 import gkmeans as gk
+from gkmeans._parallel import Workers
 X = np.random.default_rng(0).standard_normal((200, 8), np.float32)
 est = gk.GroupKMeans(2, 4, max_iter=3, random_state=0, n_jobs=2).fit(X)
 codes = est.encode(X)
@@ -151,9 +164,15 @@ child = os.fork()
 if not child:
     os._exit(0 if (est.encode(X) == codes).all() else 1)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+with Workers(2) as workers:  # a fork in the middle of a call
+    workers.map(abs, [1, 2])
+    child = os.fork()
+if not child:
+    os._exit(0 if (est.encode(X) == codes).all() else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
-    assert done.stdout == "0\n", done.stderr
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "0\n0\n", done.stderr
 
 
 @pytest.fixture

@@ -34,7 +34,9 @@ def pursue(
     level: str | None = None,
 ) -> None: ...
 def nearest(V: _Floats, N: _Floats, codes: _Codes, level: str | None = None) -> None: ...
-def decode(D: _Floats, codes: _Codes, out: _Floats, level: str | None = None) -> None: ...
+def decode(
+    D: _Floats, codes: _Codes, out: _Floats, level: str | None = None, less: bool = False
+) -> None: ...  # into out (n, P), or ``less``: taken away from it
 def errors(X: _Floats, D: _Floats, codes: _Codes, out: _Floats, level: str | None = None) -> None: ...
 def add_rows(
     X: _Floats,  # (n, P)
@@ -191,7 +193,7 @@ def nearest_centres(
     Q: _Floats,  # (n, P)
     bias: _Floats,  # (n,)
     rows: _Floats,  # (W, P) centres, W a multiple of 32
-    norms: _Floats,  # (W,) +inf where there is no centre; score = bias + <q, centre> + norm
+    norms: _Floats,  # (W,) at most the squared length, +inf where there is no centre; score = bias + <q, centre> + norm
     packed: NDArray[np.uint8],  # the rows by coarse_pack
     lengths: _Floats,  # (2, W) by rounded_lengths
     scores: _Floats,  # (n, m) +inf at first; out, smallest first

@@ -134,24 +134,29 @@ class _Pools:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._free: dict[int, ThreadPoolExecutor] = {}
+        self._free: ThreadPoolExecutor | None = None
+        self._size, self._process = 0, os.getpid()
 
     def take(self, n_jobs: int) -> ThreadPoolExecutor:
         """So many threads that nobody uses."""
         with self._lock:
-            free = self._free.pop(n_jobs, None)
-        return free or ThreadPoolExecutor(n_jobs, thread_name_prefix="gkmeans")
+            if self._free is not None and self._size == n_jobs:
+                free, self._free = self._free, None
+                return free
+        return ThreadPoolExecutor(n_jobs, thread_name_prefix="gkmeans")
 
-    def give(self, n_jobs: int, pool: ThreadPoolExecutor) -> None:
-        """They are free again; one pool of each size is kept."""
+    def give(self, n_jobs: int, pool: ThreadPoolExecutor, process: int) -> None:
+        """They are free again, in the process that took them; those given last are kept."""
+        if process != self._process:
+            return  # a fork has the pool, but not its threads
         with self._lock:
-            kept = self._free.setdefault(n_jobs, pool)
-        if kept is not pool:
-            pool.shutdown()
+            before, self._free, self._size = self._free, pool, n_jobs
+        if before is not None:
+            before.shutdown(wait=False)
 
     def forget(self) -> None:
-        """Keep none: a fork has the pools of its parent but not their threads."""
-        self._lock, self._free = threading.Lock(), {}
+        """Keep none, in a fork."""
+        self.__init__()  # type: ignore[misc]
 
 
 _pools = _Pools()
@@ -173,7 +178,7 @@ class Workers:
 
     def __enter__(self) -> Workers:
         _one_blas_thread.enter()
-        self._pool = _pools.take(self.n_jobs)
+        self._pool, self._process = _pools.take(self.n_jobs), os.getpid()
         return self
 
     def __exit__(
@@ -183,19 +188,22 @@ class Workers:
             # after Ctrl-C kernels see the stop flag; what does not (a long SVD) is left to end by itself
             interrupted = isinstance(error, KeyboardInterrupt)
             running = wait(self._futures, timeout=_PATIENCE if interrupted else None).not_done
-            if interrupted:
+            if error is None:
+                _pools.give(self.n_jobs, self._pool, self._process)
+            else:  # there may be work left that nobody waits for
                 self._pool.shutdown(wait=not running, cancel_futures=True)
-            else:
-                _pools.give(self.n_jobs, self._pool)
         finally:
             _one_blas_thread.leave()
 
-    def buffer(self, size: int) -> NDArray[np.float32]:
-        """``size`` floats of this thread's own, used again by the next block: fresh pages cost as much as the work."""
-        held: NDArray[np.float32] | None = getattr(self._local, "buffer", None)
-        if held is None or held.size < size:
-            held = self._local.buffer = aligned(size)
-        return held[:size]
+    def buffer(self, size: int, use: str = "products") -> NDArray[np.float32]:
+        """``size`` floats of this thread's own, one array for each ``use``, used again by the next block.
+
+        Fresh pages cost as much as the work.
+        """
+        held: dict[str, NDArray[np.float32]] = self._local.__dict__
+        if use not in held or held[use].size < size:
+            held[use] = aligned(size)
+        return held[use][:size]
 
     def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         """Results of ``function`` over ``items``, in their order; the first error ends all of it."""

@@ -56,8 +56,11 @@ class Source(Protocol):
         """A copy of the rows that ``index`` (m,) names, in its order."""
         ...
 
-    def block(self, rows: slice | NDArray[np.intp], columns: slice = slice(None)) -> Floats:
-        """Float32 rows, C-contiguous, of the columns asked for."""
+    def block(self, rows: slice | NDArray[np.intp], columns: slice = slice(None), room: Floats | None = None) -> Floats:
+        """Float32 rows, C-contiguous, of the columns asked for; in ``room`` (at least as many,) where it may help.
+
+        Fresh memory costs as much as the work where the system takes it back at once, as Dask's workers have it.
+        """
         ...
 
     def spans(self, size: int) -> list[tuple[int, int]]:
@@ -154,12 +157,13 @@ class Rows(Here):
         """Some rows in the dtype of the array."""
         return Rows(self.X[index], self.frame)
 
-    def block(self, rows: slice | NDArray[np.intp], columns: slice = slice(None)) -> Floats:
+    def block(self, rows: slice | NDArray[np.intp], columns: slice = slice(None), room: Floats | None = None) -> Floats:
         """``(X[rows, columns] − shift) · scale`` as float32."""
         found: NDArray[Any] = self.X[:, columns][rows]
+        own = room[: found.size].reshape(found.shape) if room is not None and self._work is np.float32 else None
         if self._as_it_is:
-            return found.copy() if isinstance(rows, slice) else np.ascontiguousarray(found)
-        out = np.subtract(found, self.frame.shift[columns], dtype=self._work)
+            return np.ascontiguousarray(np.positive(found, out=own))
+        out = np.subtract(found, self.frame.shift[columns], out=own, dtype=self._work)
         if self.frame.scale != 1.0:
             out *= self.frame.scale
         return np.ascontiguousarray(out, dtype=np.float32)
@@ -228,10 +232,10 @@ class Stream(Here):
         out[order] = found
         return Rows(out, self.frame)
 
-    def block(self, rows: slice | NDArray[np.intp], columns: slice = slice(None)) -> Floats:
+    def block(self, rows: slice | NDArray[np.intp], columns: slice = slice(None), room: Floats | None = None) -> Floats:
         """Float32 rows, found in one pass."""
         index = np.arange(*rows.indices(len(self))) if isinstance(rows, slice) else rows
-        return self.take(index).block(slice(None), columns)
+        return self.take(index).block(slice(None), columns, room)
 
     def grid(self, more: Doubles | float = 0.0) -> Doubles:
         """Grid (P,) of sums."""
@@ -279,9 +283,9 @@ class Part(Here):
         """Some rows of the part."""
         return self.rows.take(self.index[index])
 
-    def block(self, rows: slice | NDArray[np.intp], columns: slice = slice(None)) -> Floats:
+    def block(self, rows: slice | NDArray[np.intp], columns: slice = slice(None), room: Floats | None = None) -> Floats:
         """Float32 rows of the part."""
-        return self.rows.block(self.index[rows], columns)
+        return self.rows.block(self.index[rows], columns, room)
 
     def spans(self, size: int) -> list[tuple[int, int]]:
         """Blocks that end where 4096 rows of the chunk do."""
@@ -321,10 +325,10 @@ class Without(Here):
         """Some of the rows that stay."""
         return self.rows.take(self._places(index))
 
-    def block(self, rows: slice | NDArray[np.intp], columns: slice = slice(None)) -> Floats:
+    def block(self, rows: slice | NDArray[np.intp], columns: slice = slice(None), room: Floats | None = None) -> Floats:
         """Float32 rows of those that stay."""
         index = np.arange(*rows.indices(len(self))) if isinstance(rows, slice) else rows
-        return self.rows.block(self._places(index), columns)
+        return self.rows.block(self._places(index), columns, room)
 
     def folds(self, count: int, seed: int, first: int = 0) -> NDArray[np.uint8]:
         """Those of all rows, where they stay."""
@@ -354,11 +358,9 @@ class Residual(Here):
         """Some rows with their codes."""
         return Residual(self.rows.take(index), self.D, self.codes[index])
 
-    def block(self, rows: slice | NDArray[np.intp], columns: slice = slice(None)) -> Floats:
+    def block(self, rows: slice | NDArray[np.intp], columns: slice = slice(None), room: Floats | None = None) -> Floats:
         """Float32 residuals of the columns asked for."""
-        out = self.rows.block(rows, columns)
-        out -= decode(self.D[:, :, columns], self.codes[rows])
-        return out
+        return take_away(self.rows.block(rows, columns, room), self.D[:, :, columns], self.codes[rows])
 
     def spans(self, size: int) -> list[tuple[int, int]]:
         """Blocks of the rows."""
@@ -387,3 +389,9 @@ def decode(D: Floats, codes: Codes) -> Floats:
     out = np.empty((len(codes), D.shape[2]), np.float32)
     _core.decode(np.ascontiguousarray(D), np.ascontiguousarray(codes, np.uint16), out)
     return out
+
+
+def take_away(X: Floats, D: Floats, codes: Codes) -> Floats:
+    """``X`` (m, P) less its decoding, in place."""
+    _core.decode(np.ascontiguousarray(D), np.ascontiguousarray(codes, np.uint16), X, less=True)
+    return X

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from . import _core
 from ._parallel import Workers, block_rows
-from ._rows import Codes, Floats, Source, decode
-from .dictionaries import TABLE_BYTES, Dictionaries, Tables, code_dtype, squared_errors, table_bytes
+from ._rows import Codes, Floats, Source, take_away
+from .dictionaries import TABLE_BYTES, Block, Dictionaries, Tables, code_dtype, squared_errors, table_bytes
 
 MAX_SWEEPS = 100
 
@@ -135,7 +135,9 @@ def assign_block(
     if tables.T is None or tables.rowmin is None or tables.groupmin is None:
         return _rounds_by_residuals(X, tables, codes, workers.stop, rounds, seed)
     places = np.empty((len(X), C), np.uint16) if codes is None else tables.inside(codes)
-    tables.products.into(X if codes is None else X - decode(tables.D, codes), V)
+    if codes is not None:
+        X = take_away(copied(X, workers, "residual"), tables.D, codes)
+    tables.products.into(X, V)
     arrays = (tables.T, tables.N, tables.rowmin, tables.groupmin)
     _core.assign(
         V,
@@ -194,6 +196,31 @@ def _assign_by_residuals(X: Floats, tables: Tables, given: Codes | None, stop: N
     return codes
 
 
+def copied(X: Floats, workers: Workers, use: str) -> Floats:
+    """A copy of ``X`` in a buffer of this thread."""
+    out: Floats = workers.buffer(X.size, use).reshape(X.shape)
+    np.copyto(out, X)
+    return out
+
+
+def read(rows: Source, part: slice, workers: Workers) -> Floats:
+    """Rows at hand, in a buffer of this thread."""
+    return rows.block(part, room=workers.buffer((part.stop - part.start) * rows.n_features, "rows"))
+
+
+def turned(X: Floats, dictionaries: Dictionaries, workers: Workers, coarse: bool = False) -> Floats:
+    """Rows in the coordinates of the blocks, in a buffer of this thread."""
+    if dictionaries.R is None:
+        return X
+    return dictionaries.rotate(X, coarse, workers.buffer(len(X) * dictionaries.R.shape[1], "turned"))
+
+
+def in_block(X: Floats, block: Block, workers: Workers) -> Floats:
+    """The columns of one block, side by side."""
+    own = X[:, block.dims]
+    return own if own.flags.c_contiguous else copied(own, workers, "block")
+
+
 def assign(
     rows: Source,
     dictionaries: Dictionaries,
@@ -211,9 +238,9 @@ def assign(
 
     def one(span: tuple[int, int]) -> None:
         part = slice(*span)
-        X = dictionaries.rotate(rows.block(part))
+        X = turned(read(rows, part, workers), dictionaries, workers)
         for u, block in enumerate(dictionaries.blocks):
-            Xu = np.ascontiguousarray(X[:, block.dims])
+            Xu = in_block(X, block, workers)
             given = None if codes is None else codes[part, block.dictionaries]
             chosen = method.codes(Xu, tables[u], given, workers)
             out[part, block.dictionaries] = chosen

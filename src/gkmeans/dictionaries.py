@@ -82,12 +82,16 @@ class Dictionaries:
             return out
         return np.ascontiguousarray((out.reshape(C * K, r) @ self.R.T).reshape(C, K, P))
 
-    def rotate(self, X: Floats, coarse: bool = False) -> Floats:
-        """Rows ``X`` (m, P) in the coordinates of the blocks; ``coarse`` by products in bytes, where there are such."""
+    def rotate(self, X: Floats, coarse: bool = False, room: Floats | None = None) -> Floats:
+        """Rows ``X`` (m, P) in the coordinates of the blocks, in ``room`` (m r,) where given.
+
+        ``coarse``: by products in bytes, where there are such.
+        """
         if self.R is None:
             return X
+        shape = 1, len(X), self.R.shape[1]
         turn = self._coarse_turn if coarse else self._turn
-        out: Floats = turn.into(X, np.empty((1, len(X), self.R.shape[1]), np.float32))[0]
+        out: Floats = turn.into(X, np.empty(shape, np.float32) if room is None else room.reshape(shape))[0]
         return out
 
     def ready(self, coarse: bool = False) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from ._parallel import Workers, block_rows
 from ._rows import Codes, Source
-from .assignment import GroupAssignment, Method, SwiftAssignment
+from .assignment import GroupAssignment, Method, SwiftAssignment, in_block, read, turned
 from .dictionaries import Dictionaries, Tables, code_dtype
 from .passes import Passed
 
@@ -84,13 +84,13 @@ class Encoder:
 
         def one(span: tuple[int, int]) -> None:
             part = slice(*span)
-            X = rows.block(part)
+            X = read(rows, part, workers)
             known = given
             for stage, tables, way in links:
-                Y = stage.rotate(X, self.coarse)
+                Y = turned(X, stage, workers, self.coarse)
                 for block, block_tables in zip(stage.blocks, tables, strict=True):
                     start = out[part, block.dictionaries] if known else None
-                    Yu = np.ascontiguousarray(Y[:, block.dims])
+                    Yu = in_block(Y, block, workers)
                     out[part, block.dictionaries] = way.codes(Yu, block_tables, start, workers)
                 known = True
             done(span[1] - span[0])

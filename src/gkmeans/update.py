@@ -132,7 +132,8 @@ class Statistics:
             for span in spans(len(wide), READ_ROWS):
                 if workers.stop[0]:
                     return
-                _core.add_rows(rows.block(slice(*span), slice(*columns)), wide[slice(*span)], steps, part)
+                room = workers.buffer((span[1] - span[0]) * len(steps), "slab")
+                _core.add_rows(rows.block(slice(*span), slice(*columns), room), wide[slice(*span)], steps, part)
             self.W[:, :, slice(*columns)] = part
 
         def count(pair: tuple[int, int]) -> None:

@@ -27,8 +27,8 @@ from . import tasks
 Edges = NDArray[np.int64]
 """Places (shards + 1,) of the first row of each shard, and the number of rows."""
 
-FAN = 8
-"""Sums that one task adds."""
+FAN, LAST = 8, 2
+"""Sums that one task adds, and those that are added here in the end: a task more would take longer."""
 
 
 def task(function: Any, *arguments: Any, parts: int | None = None) -> Any:
@@ -117,10 +117,10 @@ class Shards(Here):
         as_they_came = self.places[0][3] is None
         return Rows(found, self.frame if as_they_came else Frame(np.zeros(self.n_features, np.float32)))
 
-    def block(self, rows: slice | NDArray[np.intp], columns: slice = slice(None)) -> Floats:
+    def block(self, rows: slice | NDArray[np.intp], columns: slice = slice(None), room: Floats | None = None) -> Floats:
         """Float32 rows, here."""
         index = np.arange(*rows.indices(len(self))) if isinstance(rows, slice) else rows
-        return self.take(index).block(slice(None), columns)
+        return self.take(index).block(slice(None), columns, room)
 
     def grid(self, more: Doubles | float = 0.0) -> Doubles:
         """Grid (P,) on which the sums of all rows are exact."""
@@ -150,10 +150,11 @@ class Shards(Here):
             for place, some, first in zip(self.places, given, self._firsts.tolist(), strict=True)
         ]
         sums = [one[1] for one in found]
-        while len(sums) > 1:
+        while len(sums) > LAST:
             sums = [task(tasks.joined, sums[first : first + FAN]) for first in range(0, len(sums), FAN)]
-        *parts, total = kept([*(one[0] for one in found), *sums])
-        [(error, folds)] = fetched([total])
+        held = kept([*(one[0] for one in found), *sums])
+        parts, last = held[: len(found)], held[len(found) :]
+        error, folds = tasks.joined(fetched(last))
         chosen: Any = Sharded(parts, self.edges)  # it passes for an array
         return Passed(chosen, error, [Statistics(*fold) for fold in folds])
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _core
-from .._parallel import effective_jobs, spans
+from .._parallel import block_rows, effective_jobs, spans
 from .._rows import Floats
 from .lists import ListLookup
 from .lookup import BLOCK
@@ -37,7 +37,9 @@ def search(
     if room == 0:
         return scores, found
     jobs = effective_jobs(n_jobs)
-    groups = spans(len(Q), max(_FEW, min(_MANY, -(-len(Q) // jobs))))
+    most = min(_MANY, block_rows(lookup.n_lists))
+    turns = jobs * -(-len(Q) // (jobs * most))  # as many for each thread
+    groups = spans(len(Q), max(_FEW, -(-len(Q) // turns)))
     rows = len(Q) * alive * n_probe // lookup.n_lists
     cuts = 1 if len(groups) > 1 else max(1, min(jobs, n_probe, rows // (PART_BLOCKS * BLOCK)))
 
