@@ -190,15 +190,14 @@ class GroupKMeans(Relaxing):
         counts = np.stack([np.bincount(column, minlength=K) for column in self.codes_.T])
         self.usage_, self.residual_ = (counts / n).astype(np.float32), float(self.history_[-1]) * energy / n
 
-    def _unexplained(self) -> float:
-        """Share of the training rows' variance that the codes leave, or 0 where choices must not be swayed.
-
-        They may be where training was relaxed: then at most the first stage is kept.
-        """
+    def _may_sway(self) -> bool:
+        """Whether choices may be swayed a little: where training was relaxed, and so at most the first stage kept."""
         relaxed = check_relaxation(self.relaxation) > 0 and len(self.stages_) <= 1
-        if len(self.dictionaries_) == 1 or not relaxed or not self.residual_ > 0:
-            return 0.0
-        varied = less_means(self._final().D[0], self.usage_)
+        return relaxed and len(self.dictionaries_) > 1 and self.residual_ > 0
+
+    def _unexplained(self, D: Floats) -> float:
+        """Share of the training rows' variance that the codes leave, by the final dictionaries ``D`` (C, K, P)."""
+        varied = less_means(D, self.usage_)
         explained = float(np.einsum("ck,ckp,ckp->", self.usage_, varied, varied, dtype=np.float64))
         return self.residual_ / (self.residual_ + explained)
 
@@ -277,7 +276,10 @@ class GroupKMeans(Relaxing):
 
     def _settings(self, effort: int | None) -> tuple[Any, ...]:
         effort = self._effort(effort)
-        alike = min(effort, 2), OUTSIDE[effort] if effort <= SWIFT_EFFORT else 0.0  # but for the rounds
+        alike = (
+            min(effort, 2),
+            OUTSIDE[effort] if effort <= SWIFT_EFFORT and self._may_sway() else 0.0,
+        )  # but for rounds
         method = self._method(*self.dictionaries_.shape[:2])
         return method, alike, self.relaxation, self.residual_, len(self.stages_)
 
@@ -289,11 +291,11 @@ class GroupKMeans(Relaxing):
 
     def _encoding(self, effort: int | None, given: bool = False) -> tuple[Method, tuple[Dictionaries, ...]]:
         effort, final = self._effort(effort), self._final()
-        unexplained = 0.0 if given else self._unexplained()
-        few = final
-        if unexplained > 0 and effort <= SWIFT_EFFORT:
+        few, free = final, self._may_sway() and not given
+        if free and effort <= SWIFT_EFFORT:
             few = in_components(final, self.usage_, OUTSIDE[effort] * self.residual_)
-        if unexplained > 0 and _core.coarse_products() and self._trusted(final.D[0], unexplained):
+        unexplained = self._unexplained(final.D[0]) if free and _core.coarse_products() else 0.0
+        if unexplained > 0 and self._trusted(final.D[0], unexplained):
             way = self._swift_way(effort, fine_enough(unexplained))
             if effort > SWIFT_EFFORT:
                 return way, (final, final)
