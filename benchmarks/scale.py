@@ -1,7 +1,8 @@
 """More data than memory: a limit on memory, time a row over n, batches, drift, and fits that are killed.
 
 python benchmarks/scale.py memory [--rows 20000000] [--limit 2.0]    fit and encode a file under a limit, in GB
-python benchmarks/scale.py linear [--most 10000000]                  encode µs a vector and fit s an iteration, over n
+python benchmarks/scale.py linear [--most 10000000] [--dictionaries 8] [--codewords 256] [--repeats 3]
+                                                                     encode µs a vector and fit s an iteration, over n
 python benchmarks/scale.py streaming [--rows 100000] [--relaxation 0]   50 batches of photo SIFT against one fit
 python benchmarks/scale.py drift [--rows 50000] [--relaxation 0]     photo SIFT turns to patches of MNIST half way
 python benchmarks/scale.py resume [--kills 20]                       SIGKILL at random moments
@@ -24,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 import gkmeans as gk
-from common import machine, mnist, photosift
+from common import alternate, machine, mnist, photosift, spread
 
 C, K, P = 8, 256, 128
 
@@ -83,22 +84,24 @@ def linear(options: argparse.Namespace) -> None:
         path = Path(name) / "X.npy"
         write_rows(path, options.most)
         X = np.load(path, mmap_mode="r", allow_pickle=False)
-        est = gk.GroupKMeans(C, K, relaxation=0, effort=2, max_iter=5, init_iter=5, random_state=0).fit(X[:20000])
-        for n in (options.most // 100, options.most // 10, options.most):
-            start = time.perf_counter()
-            est.encode(X[:n])
-            print(f"encode {n:>10,}: {(time.perf_counter() - start) / n * 1e6:.2f} µs a vector", flush=True)
-        for n in (options.most // 1000, options.most // 100, options.most // 10):
-            one, four = (seconds_of_fit(X[:n], est.dictionaries_, iterations) for iterations in (1, 4))
-            each = (four - one) / 3
-            print(f"fit    {n:>10,}: {each:.3f} s an iteration, {each / n * 1e6:.2f} µs a vector", flush=True)
+        sizes = options.dictionaries, options.codewords
+        est = gk.GroupKMeans(*sizes, relaxation=0, effort=2, max_iter=5, init_iter=5, random_state=0).fit(X[:20000])
+        tens = [options.most // part for part in (1000, 100, 10, 1)]
+        encoded = alternate({n: lambda n=n: est.encode(X[:n]) for n in tens[1:]}, options.repeats)
+        for n, seconds in encoded.items():
+            print(f"encode {n:>10,}: {spread(seconds, 1e6 / n)} µs a vector", flush=True)
+        # seven iterations less four: neither the look at the data nor the codes of the first
+        tasks = {(n, last): lambda n=n, last=last: fit_from(est, X[:n], last) for n in tens[:-1] for last in (4, 7)}
+        fitted = alternate(tasks, options.repeats)
+        for n in tens[:-1]:
+            pairs = zip(fitted[n, 4], fitted[n, 7], strict=True)
+            print(f"fit    {n:>10,}: {spread([(b - a) / 3 for a, b in pairs], 1e6 / n)} µs a vector and iteration")
 
 
-def seconds_of_fit(X: np.ndarray, start: np.ndarray, iterations: int) -> float:
-    """Seconds of so many iterations from known dictionaries."""
-    began = time.perf_counter()
-    gk.GroupKMeans(C, K, init=start, relaxation=0, tol=0, max_iter=iterations, random_state=0).fit(X)
-    return time.perf_counter() - began
+def fit_from(est: gk.GroupKMeans, X: np.ndarray, iterations: int) -> None:
+    """So many iterations from the dictionaries of another fit."""
+    C, K, _ = est.dictionaries_.shape
+    gk.GroupKMeans(C, K, init=est.dictionaries_, relaxation=0, tol=0, max_iter=iterations, random_state=0).fit(X)
 
 
 def streaming(options: argparse.Namespace) -> None:
@@ -167,6 +170,9 @@ def main() -> None:
     part.add_argument("--limit", type=float, default=0.0)
     part = parts.add_parser("linear")
     part.add_argument("--most", type=int, default=10_000_000)
+    part.add_argument("--dictionaries", type=int, default=C)
+    part.add_argument("--codewords", type=int, default=K)
+    part.add_argument("--repeats", type=int, default=3)
     part = parts.add_parser("streaming")
     part.add_argument("--rows", type=int, default=100_000)
     part.add_argument("--base", type=int, default=25_000)

@@ -320,6 +320,17 @@ def test_decode_errors_and_sums_agree_with_the_oracle(shape, rng, level):
                 assert (counts == Z[b, :, c, :]).all()
 
 
+@pytest.mark.parametrize("P", [1, 63, 64, 65, 129])
+def test_a_decoding_is_taken_away_as_a_sum(P, rng, level):
+    D, X = rng.standard_normal((5, 9, P)).astype(np.float32), rng.standard_normal((40, P)).astype(np.float32)
+    D[:, 0], X[:2] = -0.0, -0.0
+    codes = rng.integers(0, 9, (40, 5)).astype(np.uint16)
+    codes[:4] = 0
+    expected = X - reference.decode(D, codes)
+    _core.decode(D, codes, X, level, less=True)
+    assert X.tobytes() == expected.tobytes()
+
+
 @pytest.mark.parametrize("P", [1, 5, 16, 37])
 def test_rows_are_added_on_their_grid(P, rng, level):
     X = (rng.standard_normal((200, P)) * 10.0 ** rng.integers(-3, 4, P)).astype(np.float32)

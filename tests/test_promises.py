@@ -13,6 +13,8 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
 import gkmeans as gk
+from conftest import correlated
+from gkmeans._parallel import Workers
 from gkmeans.update import Statistics
 
 
@@ -26,6 +28,38 @@ def test_a_failed_refit_keeps_the_width_of_the_earlier_one(rng):
         est.fit(wrong)
     assert est.n_features_in_ == 4
     assert (est.encode(X) == codes).all()
+
+
+def poisoned(self, size, use="products"):
+    """A fresh buffer each time; what the thread had for the same use before is spoiled."""
+    held = self._local.__dict__
+    if use in held:
+        held[use].fill(np.nan)
+    held[use] = np.full(size, np.nan, np.float32)
+    return held[use]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint8])
+@pytest.mark.parametrize(
+    "est",
+    [
+        gk.GroupKMeans(4, 16, max_iter=6, init_iter=3, random_state=0),
+        gk.GroupKMeans(4, 16, relaxation=0, max_iter=3, init_iter=3, random_state=0),
+        gk.GroupKMeans(3, 16, init="kmeans", relaxation=0, max_iter=2, init_iter=3, random_state=0),
+        gk.CartesianKMeans(4, 16, max_iter=3, random_state=0),
+        gk.OptimizedCartesianKMeans(2, 2, 16, max_iter=2, init_iter=2, random_state=0),
+    ],
+    ids=["relaxed", "plain", "kmeans", "ck-means", "ock-means"],
+)
+def test_no_buffer_is_used_beyond_its_block(est, dtype, rng, monkeypatch):
+    X = (40 + 10 * correlated(rng, 900, 20)).clip(0, 255).astype(dtype)
+    expected = clone(est).fit(X)
+    codes = expected.encode(X)
+    monkeypatch.setattr(Workers, "buffer", poisoned)
+    found = clone(est).fit(X)
+    assert found.dictionaries_.tobytes() == expected.dictionaries_.tobytes()
+    assert found.codes_.tobytes() == expected.codes_.tobytes()
+    assert found.encode(X).tobytes() == codes.tobytes()
 
 
 def test_a_fitted_estimator_as_init_survives_clone_and_search(rng):

@@ -198,7 +198,7 @@ class Workers:
     def buffer(self, size: int, use: str = "products") -> NDArray[np.float32]:
         """``size`` floats of this thread's own, one array for each ``use``, used again by the next block.
 
-        Fresh pages cost as much as the work.
+        Fresh pages cost as much as the work, most of all where memory goes back at once, as in Dask's workers.
         """
         held: dict[str, NDArray[np.float32]] = self._local.__dict__
         if use not in held or held[use].size < size:

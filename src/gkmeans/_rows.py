@@ -57,10 +57,7 @@ class Source(Protocol):
         ...
 
     def block(self, rows: slice | NDArray[np.intp], columns: slice = slice(None), room: Floats | None = None) -> Floats:
-        """Float32 rows, C-contiguous, of the columns asked for; in ``room`` (at least as many,) where it may help.
-
-        Fresh memory costs as much as the work where the system takes it back at once, as Dask's workers have it.
-        """
+        """Float32 rows, C-contiguous, of the columns asked for; in ``room``, at least as long, where it helps."""
         ...
 
     def spans(self, size: int) -> list[tuple[int, int]]:
@@ -160,10 +157,15 @@ class Rows(Here):
     def block(self, rows: slice | NDArray[np.intp], columns: slice = slice(None), room: Floats | None = None) -> Floats:
         """``(X[rows, columns] − shift) · scale`` as float32."""
         found: NDArray[Any] = self.X[:, columns][rows]
-        own = room[: found.size].reshape(found.shape) if room is not None and self._work is np.float32 else None
+        if self._as_it_is and not isinstance(rows, slice):
+            return np.ascontiguousarray(found)  # a copy already
+        rounds_once = self._work is np.float32 or self.frame.scale == 1.0
+        own = room[: found.size].reshape(found.shape) if room is not None and rounds_once else None
         if self._as_it_is:
-            return np.ascontiguousarray(np.positive(found, out=own))
-        out = np.subtract(found, self.frame.shift[columns], out=own, dtype=self._work)
+            out = np.empty(found.shape, np.float32) if own is None else own
+            np.copyto(out, found)
+            return out
+        out = np.subtract(found, self.frame.shift[columns], out=own, dtype=self._work, casting="same_kind")
         if self.frame.scale != 1.0:
             out *= self.frame.scale
         return np.ascontiguousarray(out, dtype=np.float32)

@@ -276,12 +276,9 @@ class GroupKMeans(Relaxing):
 
     def _settings(self, effort: int | None) -> tuple[Any, ...]:
         effort = self._effort(effort)
-        alike = (
-            min(effort, 2),
-            OUTSIDE[effort] if effort <= SWIFT_EFFORT and self._may_sway() else 0.0,
-        )  # but for rounds
+        outside = OUTSIDE[effort] if effort <= SWIFT_EFFORT and self._may_sway() else 0.0
         method = self._method(*self.dictionaries_.shape[:2])
-        return method, alike, self.relaxation, self.residual_, len(self.stages_)
+        return method, min(effort, 2), outside, self.relaxation, self.residual_, len(self.stages_)  # but for rounds
 
     def _tuned(self, encoder: Encoder, effort: int | None) -> Encoder:
         effort, first = self._effort(effort), encoder.methods[0]

@@ -65,6 +65,10 @@ class Coarse:
         """Scores and lists (n, count) of the nearest lists, nearest first, ties by list."""
         return self._nearest(x, bias, count, self._probe_norms, self._top_probe_norms)
 
+    def held(self, count: int) -> int:
+        """Scores that a row has at once where ``count`` lists are asked for."""
+        return self.n_lists if len(self.firsts) == 2 else count
+
     def assign(self, X: NDArray[np.generic], n_jobs: int | None) -> Lists:
         """The list of each row: that of the nearest centre by Euclidean distance, whatever the metric."""
         rows, out = Rows(X, self.frame), np.empty(len(X), np.int64)

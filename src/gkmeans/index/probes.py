@@ -37,8 +37,8 @@ def search(
     if room == 0:
         return scores, found
     jobs = effective_jobs(n_jobs)
-    most = min(_MANY, block_rows(lookup.n_lists))
-    turns = jobs * -(-len(Q) // (jobs * most))  # as many for each thread
+    most = min(_MANY, block_rows(lookup.coarse.held(n_probe)))
+    turns = max(1, jobs * -(-len(Q) // (jobs * most)))  # as many for each thread
     groups = spans(len(Q), max(_FEW, -(-len(Q) // turns)))
     rows = len(Q) * alive * n_probe // lookup.n_lists
     cuts = 1 if len(groups) > 1 else max(1, min(jobs, n_probe, rows // (PART_BLOCKS * BLOCK)))
