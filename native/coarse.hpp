@@ -17,6 +17,9 @@ constexpr int kColumns = 64;           // rows of B that lie together: a panel
 constexpr int kCoarseRows = 128;       // of A at a time
 constexpr int kMostNumbers = 1 << 16;  // of a row: their sum fits 32 bits
 
+// Bytes filled up to whole lines of the cache.
+static inline std::size_t lines(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
+
 static inline int quads(int P) { return (P + kQuad - 1) / kQuad; }
 static inline int coarse_panels(int m) { return (m + kColumns - 1) / kColumns; }
 // Bytes of a panel: its levels, then for each row its sum of levels, 128 times, and the size of a level.

@@ -3,6 +3,8 @@
 // With x = x' + dx and c = c' + dc, primes in levels, <x, c> - <x', c'> = <dx, c> + <x', dc>, which is at
 // most |dx| |c| + |x'| |dc|. With 128 columns that is some twenty times what rounding really does, and still
 // leaves two candidates for each of the nearest centres of image descriptors.
+//
+// No standard-library templates here, as in kernels.inl.
 #include "near.hpp"
 
 #include <immintrin.h>
@@ -16,8 +18,6 @@ constexpr int kNearRows = 48;  // at a time: eight times six, as products are ma
 constexpr int kScored = 8;     // centres whose sums are made side by side
 constexpr float kMore = 1.001f;
 static_assert(kNearRows <= kCoarseRows);
-
-static inline std::size_t lines(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 struct Lengths {
     float whole, rounded, left;

@@ -14,8 +14,6 @@ constexpr int kMaxSweeps = 100;
 constexpr int kFewest = 3,
               kMost = 16;  // codes that a round chooses anew: half of them, but at least and at most these
 
-static inline std::size_t lines(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
-
 std::size_t swift_workspace(int C, int Ks, int P) {
     const std::size_t costs = static_cast<std::size_t>(C) * Ks * sizeof(Short);
     return lines(coarse_workspace(P)) + lines(kSwiftRows * Ks * sizeof(float)) + (kSwiftRows + 2) * costs +
