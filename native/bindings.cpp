@@ -315,7 +315,7 @@ static void gather_rows(In<std::uint8_t, 3> blocks, In<std::uint64_t, 1> keep, O
                 out.shape(2) == kBlock,
             "out must have shape (ceil(rows / 64), lines, 64)");
     nb::gil_scoped_release release;
-    gather(shelf, out.data(), rows.data());
+    gather(shelf, static_cast<std::int64_t>(kept), out.data(), rows.data());
 }
 
 NB_MODULE(_core, m) {

@@ -117,7 +117,7 @@ static bool bound_blocks(const Lines& lines, int n, const std::uint8_t* blocks, 
         for (; r + kShared <= count; r += kShared) {
             int filled = 0;
             for (int j = 0; j < kShared; ++j) filled += words[r + j] != 0;
-            if (2 * filled <= kShared) break;  // those few one by one
+            if (2 * filled < kShared) break;  // those few one by one
             bounded<nibbles, narrow, kShared>(lines, blocks + r * apart, apart, tables, limit, word);
             for (int j = 0; j < kShared; ++j) some |= words[r + j] &= word[j];
         }

@@ -17,7 +17,8 @@ constexpr double kReach = 250;  // steps from the least score to the worst that 
 constexpr int kCoarse = 180;    // steps that are too few for it
 constexpr int kCoarser = 90;    // and for the few rows of a list
 constexpr int kMany = 16;       // rows of a block that are scored together with those between them
-constexpr int kAhead = 8;       // blocks that are fetched before they are copied from
+constexpr int kAhead = 16;      // blocks that are fetched before they are copied from
+constexpr int kFewBlocks = 4;   // of which one holds a row: then only such are fetched
 
 // Adds, for n rows from `line` on, the entries of a dictionary's table; `odd` where it is the second of a
 // line. Tables of nibbles and bytes have an entry for each (Kp = 16 or 256); shorts are checked, since files
@@ -301,13 +302,15 @@ std::int64_t within_lists(const Kernels& kernels, const Shelf& shelf, const Visi
     return walk.sink.count;
 }
 
-void gather(const Shelf& shelf, std::uint8_t* to, std::int64_t* rows) {
+void gather(const Shelf& shelf, std::int64_t count, std::uint8_t* to, std::int64_t* rows) {
     const int L = shelf.lines.count();
+    // Memory is read faster in one stream than in parts of it, unless they are few.
+    const bool all = kFewBlocks * count > shelf.blocks;
     std::int64_t found = 0;
     for (std::int64_t b = 0; b < shelf.blocks; ++b) {
         const std::uint8_t* from = shelf.codes + b * L * kBlock;
-        for (int l = 0; l < L && b + kAhead < shelf.blocks && shelf.keep[b + kAhead]; ++l) {
-            __builtin_prefetch(from + (kAhead * L + l) * kBlock);
+        if (b + kAhead < shelf.blocks && (all || shelf.keep[b + kAhead])) {
+            for (int l = 0; l < L; ++l) __builtin_prefetch(from + (kAhead * L + l) * kBlock);
         }
         for (std::uint64_t word = shelf.keep[b]; word; word &= word - 1, ++found) {
             const int row = __builtin_ctzll(word);

@@ -73,8 +73,8 @@ struct Centres {
 void probe(const Kernels&, const Centres&, int n, const float* Q, const float* bias, std::int64_t wanted,
            int m, float* scores, std::int64_t* lists);
 
-// Copies the rows kept, packed, into blocks `to`, and their numbers into `rows`.
-void gather(const Shelf&, std::uint8_t* to, std::int64_t* rows);
+// Copies the rows kept, `count` of them, packed, into blocks `to`, and their numbers into `rows`.
+void gather(const Shelf&, std::int64_t count, std::uint8_t* to, std::int64_t* rows);
 
 // Whether all values are smaller than limit, whatever their sign; NaN is not.
 bool all_below(std::size_t n, const float* values, float limit);

@@ -8,7 +8,7 @@ import pytest
 
 import gkmeans as gk
 from conftest import correlated, message_of, tables_of
-from gkmeans.index.segment import FILTERS, MERGE_ROWS, quantize
+from gkmeans.index.segment import FEW, FILTERS, MERGE_ROWS, quantize
 
 SIZES = [(1, 2), (3, 16), (4, 5), (2, 40), (8, 256), (5, 300)]
 _models = {}
@@ -353,31 +353,47 @@ def test_a_filter_that_is_used_again_or_changed_in_place_gives_its_own_rows(rng)
     assert sorted(index.search(X[:1], 2, [3, 50, 399])[1][0]) == [3, 399]
 
 
-def test_the_few_rows_of_a_filter_are_packed_for_many_queries_or_the_second_time():
+def remembering():
+    """An index of 400 rows, its segment, and whether a search left the rows of its filter packed together."""
     est, X = model(3, 16)
     index = gk.FlatIndex(est, n_jobs=1)
     index.add(X)
+    [segment] = index._state.segments
 
     def packed(queries, filter):
         index.search(X[:queries], 2, filter)
-        remembered = index._state.segments[0].again(np.array(filter))
-        return remembered is not None and remembered.n == len(filter)
+        held = {tuple(last.ids): last.packed for last in segment._last if last.ids is not None}
+        return held.get(tuple(filter)) is not None
 
-    assert not packed(1, [3, 7])
-    assert packed(1, [3, 7])
-    assert not packed(1, [3, 8])
-    assert packed(1, [3, 8])
-    assert packed(4, [3, 9])
+    return segment, packed
+
+
+def test_the_few_rows_of_a_filter_are_packed_at_once_more_for_many_queries_or_the_second_time():
+    segment, packed = remembering()
+    few, more = list(range(segment.n // FEW)), list(range(1 + segment.n // FEW))
+    assert packed(1, few)
+    assert not packed(1, more)
+    assert packed(1, more)
+    assert packed(4, [20, *more])
+    assert not packed(4, range(segment.n // 2))
+
+
+def test_filters_that_come_once_drive_out_none_that_is_used_often():
+    segment, packed = remembering()
     for other in range(FILTERS):
         assert packed(4, [20, other])
-    assert not packed(1, [3, 7])  # forgotten
-    assert len(index._state.segments[0]._last) == FILTERS + 1
+    assert packed(1, [3])
     for other in range(2 * FILTERS):
-        assert not packed(1, [30, other])  # what comes once drives nothing out
-    assert packed(1, [20, 0])
-    assert len(index._state.segments[0]._last) == FILTERS + 1
-    assert packed(1, [30, 2 * FILTERS - 1])  # that one stayed in mind; now the oldest of the others is gone
-    assert packed(1, [20, 0])  # used lately
+        assert packed(1, [100 + other])
+    names = [tuple(last.ids) for last in segment._last]
+    newest = [(100 + other,) for other in range(2 * FILTERS)][: -FILTERS - 1 : -1]
+    assert names == [newest[0], *((20, other) for other in reversed(range(FILTERS))), *newest[1:]]
+    before = {tuple(last.ids): last.packed for last in segment._last}
+    assert packed(1, newest[-1])  # it came again: now the oldest of those used often is gone
+    after = {tuple(last.ids): last.packed for last in segment._last}
+    assert after[newest[-1]] is before[newest[-1]]
+    assert (20, 0) not in after
+    assert len(after) == 2 * FILTERS - 1
 
 
 def test_packed_filters_hold_no_more_than_a_quarter_of_the_rows():
@@ -397,7 +413,7 @@ def test_a_filter_that_was_changed_in_place_is_not_taken_for_the_one_before():
     index.add(X)
     mask, ids = np.zeros(len(X), bool), np.array([3, 7])
     mask[[3, 7]] = True
-    for _ in range(3):  # the rows are packed the second time and found again the third
+    for _ in range(3):  # the rows are packed the first time and found again the others
         assert sorted(index.search(X[:1], 2, mask)[1][0]) == [3, 7]
     mask[7], mask[9] = False, True
     for _ in range(3):

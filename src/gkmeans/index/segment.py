@@ -19,17 +19,26 @@ Words = NDArray[np.uint64]
 NO_IDS: Ids = np.empty(0, np.int64)
 NO_FLOATS: Floats = np.empty(0, np.float32)
 FILTERS = 4
-"""Filters whose rows a segment keeps packed together."""
+"""Filters that a segment remembers: so many used often, so many that came once."""
+FEW = 64
+"""One of so many rows is packed as fast as it is found among the others."""
 MERGE_ROWS = 1 << 14
 """A shorter last segment is written anew with what is added."""
 
 
 class Remembered(NamedTuple):
-    """A filter: the words of the rows it keeps, its ids where it was given by ids, and the rows together."""
+    """A filter: words of the rows it keeps, how many, its ids where it was given by ids, and the rows together."""
 
     words: Words
+    alive: int
     ids: Ids | None
-    packed: Segment | None  # where it came again
+    packed: Segment | None  # where they are few, or the filter is used often
+    often: bool  # it came again, or with many queries
+
+    @property
+    def rows(self) -> int:
+        """Rows that are held together."""
+        return 0 if self.packed is None else self.packed.n
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +62,7 @@ class Segment:
     dead_file: str = ""
     """Name of the list of rows removed; empty where there is none."""
     _last: list[Remembered] = field(default_factory=list, init=False, repr=False)
-    """The last filters that kept few rows, the latest first."""
+    """The last filters that kept few rows: the latest, then those used often, then the others."""
 
     @classmethod
     def of(cls, codes: Codes, ids: Ids, lookup: Lookup, norms: str, lists: Lists = NO_LISTS) -> Segment:
@@ -126,39 +135,42 @@ class Segment:
             else:
                 same = last.ids is not None and np.array_equal(filter, last.ids)
             if same:
-                self._last[:] = [last, *(other for other in tuple(self._last) if other is not last)]
+                self._remember(last._replace(often=True), last)
                 return last.packed
         return None
 
     def kept(self, keep: Words, count: int, often: bool, ids: Ids | None = None) -> Segment:
         """The ``count`` rows of the words alone, which the filter gave by ``ids`` where it did.
 
-        Few rows that are asked for often, or by the same filter again, are packed together, and kept for the next time.
-        Of two threads that do so at once the last one's stay: that costs time, not the answer.
+        Few rows, and more where they are asked for often or by the same filter again, are packed together, and kept for
+        the next time. Of two threads that do so at once the last one's stay: that costs time, not the answer.
         """
         if not count or 4 * count > self.n:
             return replace(self, keep=keep, alive=count)
-        seen = next((last for last in tuple(self._last) if np.array_equal(last.words, keep)), None)
-        if not often and seen is None:
-            self._remember(Remembered(keep, None, None), None)
+        same = (last for last in tuple(self._last) if last.alive == count and np.array_equal(last.words, keep))
+        seen = next(same, None)
+        often = often or seen is not None
+        if not often and FEW * count > self.n:
+            self._remember(Remembered(keep, count, None, None, often), None)
             return replace(self, keep=keep, alive=count)
         packed = seen.packed if seen is not None else None
         together = self._packed(keep, count) if packed is None else packed
         few = ids is not None and len(ids) <= 2 * count  # those of other segments may be many
-        self._remember(Remembered(keep, ids.copy() if ids is not None and few else None, together), seen)
+        self._remember(Remembered(keep, count, ids.copy() if ids is not None and few else None, together, often), seen)
         return together
 
     def _remember(self, filter: Remembered, seen: Remembered | None) -> None:
-        """Put a filter first, in the place of what was ``seen`` of it; of those that came once only one is kept.
+        """Put a filter first, in the place of what was ``seen`` of it; what came once drives out nothing used often.
 
         All that are packed have no more than a quarter of the rows.
         """
-        packed = [last for last in self._last if last.packed is not None and last is not seen]
-        kept, rows = [filter], 0 if filter.packed is None else filter.packed.n
-        for last in packed[: FILTERS if filter.packed is None else FILTERS - 1]:
-            rows += last.packed.n if last.packed is not None else 0
-            if 4 * rows <= self.n:
-                kept.append(last)
+        others = [last for last in tuple(self._last) if last is not seen]
+        kept, rows = [filter], filter.rows
+        for often in (True, False):
+            for last in [other for other in others if other.often is often][: FILTERS - (filter.often is often)]:
+                rows += last.rows
+                if 4 * rows <= self.n:
+                    kept.append(last)
         self._last[:] = kept
 
     def _packed(self, keep: Words, count: int) -> Segment:
