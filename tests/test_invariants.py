@@ -205,9 +205,13 @@ def test_a_rough_solution_of_many_codewords_is_near_the_exact_one(rng, workers):
     X = rng.standard_normal((20_000, 3)).astype(np.float32) + codes[:, :3]
     statistics, D = Statistics.of(X, codes, 256), np.zeros((4, 256, 3), np.float32)
     points = 1.01 * ROUGH * 4 * (statistics.counts.max() + 1.0)
-    normals = [statistics.normal(slice(0, 4), workers, points, rough) for rough in (False, True)]
-    assert [normal.factor.A.dtype for normal in normals] == [np.float64, np.float32]
-    exact, rough = (reference.decode(normal.solve(statistics.W, D), codes) for normal in normals)
+
+    def decoded(rough, dtype):  # the factors share their memory
+        normal = statistics.normal(slice(0, 4), workers, points, rough)
+        assert normal.factor.A.dtype == dtype
+        return reference.decode(normal.solve(statistics.W, D), codes)
+
+    exact, rough = decoded(False, np.float64), decoded(True, np.float32)
     residual = np.linalg.norm(X - exact)
     assert np.linalg.norm(rough - exact) < 1e-3 * residual
 

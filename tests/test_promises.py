@@ -32,7 +32,7 @@ def test_a_failed_refit_keeps_the_width_of_the_earlier_one(rng):
 
 def poisoned(self, size, use="products"):
     """A fresh buffer each time; what the thread had for the same use before is spoiled."""
-    held = self._local.__dict__
+    held = self._room.__dict__
     if use in held:
         held[use].fill(np.nan)
     held[use] = np.full(size, np.nan, np.float32)

@@ -164,16 +164,21 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pools.forget)
 
 
+class Room(threading.local):
+    """Buffers of threads, each with its own."""
+
+
 class Workers:
     """Threads for one call of the library, and the flag that stops the kernels early.
 
-    Used as a context; the calling thread only waits, so that Ctrl-C reaches it at once.
+    Used as a context; the calling thread only waits, so that Ctrl-C reaches it at once. Their buffers are in ``room``,
+    where the next call may find them; by default they end with this one.
     """
 
-    def __init__(self, n_jobs: int | None = None) -> None:
+    def __init__(self, n_jobs: int | None = None, room: Room | None = None) -> None:
         self.n_jobs = effective_jobs(n_jobs)
         self.stop = np.zeros(1, np.int32)
-        self._local = threading.local()
+        self._room = Room() if room is None else room
         self._futures: Sequence[Future[Any]] = []
 
     def __enter__(self) -> Workers:
@@ -200,7 +205,7 @@ class Workers:
 
         Fresh pages cost as much as the work, most of all where memory goes back at once, as in Dask's workers.
         """
-        held: dict[str, NDArray[np.float32]] = self._local.__dict__
+        held: dict[str, NDArray[np.float32]] = self._room.__dict__
         if use not in held or held[use].size < size:
             held[use] = aligned(size)
         return held[use][:size]

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -241,7 +242,8 @@ class Statistics:
     def normal(self, group: slice, workers: Workers, shrinkage: float = 0.0, rough: bool = False) -> Normal:
         """Factorised ``Z + λI`` of one group of dictionaries, each codeword drawn to zero by ``shrinkage`` points.
 
-        Where ``rough`` in float32 if λ allows it, and up to ALONE_UNKNOWNS by the calling thread alone.
+        Where ``rough`` in float32 if λ allows it, and up to ALONE_UNKNOWNS by the calling thread alone. Up to as many
+        it holds until the same thread and ``workers`` factorise that group again, in the same memory.
         """
         first, C, K = group.start, group.stop - group.start, self.counts.shape[1]
         counts = self.counts[group]
@@ -260,10 +262,10 @@ class Statistics:
             return Normal(used, diagonal, None, _sparse_normal(blocks, where, diagonal), workers)
         if rough and RIDGE + shrinkage >= ROUGH * C * float(diagonal.max()):
             with suppress(scipy.linalg.LinAlgError):  # rounding may lose the least eigenvalues
-                single = _dense_normal(blocks, where, diagonal, np.float32)
+                single = _dense_normal(blocks, where, diagonal, _square(len(used), np.float32, workers, group))
                 factor = CholeskyAlone(single) if alone else Cholesky(single, workers)
                 return Normal(used, diagonal, factor, None, workers, alone)
-        A = _dense_normal(blocks, where, diagonal, np.float64)
+        A = _dense_normal(blocks, where, diagonal, _square(len(used), np.float64, workers, group))
         return Normal(used, diagonal, CholeskyAlone(A) if alone else Cholesky(A, workers), None, workers, alone)
 
 
@@ -272,12 +274,21 @@ def pairs_of(groups: Sequence[slice]) -> list[tuple[int, int]]:
     return [(b, c) for group in groups for b in range(group.start, group.stop) for c in range(b + 1, group.stop)]
 
 
+def _square(m: int, dtype: type[np.floating], workers: Workers, group: slice) -> NDArray[np.floating]:
+    """Room (m, m) for the factor of a group, the same in every iteration where it is not too large to be kept."""
+    if m > ALONE_UNKNOWNS:
+        return np.empty((m, m), dtype)
+    size = m * m * np.dtype(dtype).itemsize // 4
+    return workers.buffer(size, f"factor of {group.start}").view(dtype).reshape(m, m)
+
+
 def _dense_normal(
-    blocks: Blocks, where: list[NDArray[np.intp]], diagonal: Doubles, dtype: type[np.floating]
+    blocks: Blocks, where: list[NDArray[np.intp]], diagonal: Doubles, A: NDArray[np.floating]
 ) -> NDArray[np.floating]:
-    """Lower triangle of ``Z + λI`` over the codewords in use."""
+    """Lower triangle of ``Z + λI`` over the codewords in use, in ``A``."""
     edge = np.concatenate([[0], np.cumsum([len(some) for some in where])])
-    A = np.zeros((len(diagonal), len(diagonal)), dtype)
+    for first, last in pairwise(edge.tolist()):  # of one dictionary no two are chosen together
+        A[first:last, first:last] = 0
     for (b, c), block in blocks.items():
         dense = block.toarray() if scipy.sparse.issparse(block) else block
         A[edge[c] : edge[c + 1], edge[b] : edge[b + 1]] = dense.T

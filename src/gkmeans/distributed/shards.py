@@ -13,6 +13,7 @@ from typing import Any
 import dask
 import numpy as np
 from dask.delayed import Delayed, delayed
+from distributed import Future
 from numpy.typing import NDArray
 
 from .._frame import Frame
@@ -29,6 +30,8 @@ Edges = NDArray[np.int64]
 
 FAN, LAST = 8, 2
 """Sums that one task adds, and those that are added here in the end: a task more would take longer."""
+FEW = 4
+"""Shards that are sent the dictionaries each on its own: the way through another worker would take longer."""
 
 
 def task(function: Any, *arguments: Any, parts: int | None = None) -> Any:
@@ -42,7 +45,10 @@ def kept(items: Sequence[Any]) -> list[Any]:
 
 
 def fetched(items: Sequence[Any]) -> list[Any]:
-    """The results, here."""
+    """The results, here; those that a cluster keeps are asked for as they are, without a task more."""
+    futures = [item.__dask_graph__()[item.key] for item in items]
+    if futures and all(isinstance(future, Future) for future in futures):
+        return list(futures[0].client.gather(futures))
     return list(dask.compute(*items, optimize_graph=False))
 
 
@@ -89,6 +95,7 @@ class Shards(Here):
         self.n_features = len(frame.shift)
         self._largest, self._firsts, self._total = largest, firsts, total
         self._left_out: NDArray[np.intp] | None = None
+        self._before: Any = None
 
     @classmethod
     def of(cls, chunks: Sequence[Delayed], edges: Edges, frame: Frame) -> Shards:
@@ -143,7 +150,7 @@ class Shards(Here):
 
     def passed(self, job: Job[Any], codes: Any, workers: Workers) -> Any:
         """What one pass over all rows gives; the codes stay where the shards lie, and the sums add in a tree."""
-        sent = task(tasks.received, job)
+        sent: Any = job if len(self.places) <= FEW else task(tasks.received, job)
         given = [None] * len(self.places) if codes is None else codes.parts
         found = [
             task(tasks.passed, place, sent, some, first, parts=2)
@@ -153,6 +160,9 @@ class Shards(Here):
         while len(sums) > LAST:
             sums = [task(tasks.joined, sums[first : first + FAN]) for first in range(0, len(sums), FAN)]
         held = kept([*(one[0] for one in found), *sums])
+        # What the pass before has left is let go after this one is asked for: word of it would go first, and the
+        # next word could follow only after 10 ms.
+        self._before = held, codes
         parts, last = held[: len(found)], held[len(found) :]
         error, folds = tasks.joined(fetched(last))
         chosen: Any = Sharded(parts, self.edges)  # it passes for an array

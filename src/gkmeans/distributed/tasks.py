@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import issparse
 
 from .._frame import Frame
-from .._parallel import Workers, spans
+from .._parallel import Room, Workers, spans
 from .._rows import READ_ROWS, Codes, Floats, Rows, Source
 from .._sums import Doubles
 from .._validation import check_rows
@@ -21,6 +22,9 @@ from ..update import Blocks
 
 Sums = tuple[int, list[tuple[NDArray[np.int64], Blocks, Doubles, tuple[slice, ...]]]]
 """What passes over shards add: errors, and of each fold what ``Statistics`` holds, as Dask can weigh it."""
+
+_room = Room()
+"""Buffers of the threads of passes: a worker of Dask's would give their memory back after each, and ask for it anew."""
 
 Looked = tuple[Doubles, Doubles, Doubles, Doubles]
 """Sums (blocks, P) and energies (blocks,) of each 4096 rows, least and largest entries (P,)."""
@@ -77,15 +81,27 @@ def taken(place: Sequence[Any], index: NDArray[np.intp]) -> NDArray[Any]:
 
 def passed(place: Sequence[Any], job: Any, codes: Codes | None, first: int) -> tuple[Codes, Sums]:
     """A pass over the shard, whose first row has place ``first``."""
-    with Workers(1) as workers:
+    with Workers(1, _room) as workers:
         found = job.over(opened(*place), codes, workers, first)
-    return found.codes, (found.error, [(one.counts, one.Z, one.W, one.groups) for one in found.statistics])
+    return found.codes, (found.error, [(one.counts, narrow(one.Z), one.W, one.groups) for one in found.statistics])
+
+
+def narrow(Z: Blocks) -> Blocks:
+    """The blocks with no more bytes a count than they need on their way."""
+    return {
+        pair: block if issparse(block) else block.astype(np.min_scalar_type(block.max())) for pair, block in Z.items()
+    }
+
+
+def wide(Z: Blocks) -> Blocks:
+    """Blocks as ``Statistics`` adds them."""
+    return {pair: block.astype(np.int32, copy=False) for pair, block in Z.items()}
 
 
 def joined(parts: Sequence[Sums]) -> Sums:
     """The sums of several shards."""
     error, folds = parts[0]
-    folds = [(counts.copy(), Z, W.copy(), groups) for counts, Z, W, groups in folds]
+    folds = [(counts.copy(), wide(Z), W.copy(), groups) for counts, Z, W, groups in folds]
     for more_error, more in parts[1:]:
         error += more_error
         for f, (more_counts, more_Z, more_W, _) in enumerate(more):
