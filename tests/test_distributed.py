@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import warnings
 
 import dask
@@ -12,11 +13,14 @@ import dask.array as da
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse
 
 import gkmeans as gk
 from conftest import correlated, message_of, same_bits
 from gkmeans import distributed
-from gkmeans.distributed.arrays import UNIT, recut
+from gkmeans.distributed import tasks
+from gkmeans.distributed.arrays import UNIT, recut, shards_of
+from gkmeans.distributed.shards import apart
 
 dd = pytest.importorskip("dask.dataframe")
 INITS = ("random", "kmeans", "hierarchical")
@@ -68,8 +72,11 @@ def on_threads(est, array):
 
 @on_the_cluster
 @pytest.mark.parametrize("init", INITS)
-def test_a_cluster_of_two_processes_gives_the_bits_of_fit(init, X, client):
-    est = distributed.fit(small(init=init), da.from_array(X, chunks=CHUNKS))
+@pytest.mark.parametrize("chunks", [CHUNKS, (22_000, -1)], ids=["three", "two"])  # a worker with two, or one for each
+def test_a_cluster_of_two_processes_gives_the_bits_of_fit(init, chunks, X, client):
+    array = da.from_array(X, chunks=chunks)
+    assert apart(shards_of(recut(array, UNIT))[0]) == (chunks is not CHUNKS)
+    est = distributed.fit(small(init=init), array)
     assert same_bits(est, small(init=init).fit(X))
     assert isinstance(est.codes_, np.ndarray)
 
@@ -142,6 +149,40 @@ def test_the_default_with_its_trial_gives_the_bits_of_fit(X, monkeypatch):
     options = {"init": "hierarchical", "relaxation": 0.5, "init_iter": 2, "max_iter": 5}
     array = da.from_array(X, chunks=CHUNKS)
     assert same_bits(on_threads(small(**options), array), small(**options).fit(X))
+
+
+def test_counts_travel_in_few_bytes_and_add_to_what_they_are():
+    counts = [np.array([[0, 3], [1, 255]]), np.array([[0, 2], [1, 65_535]]), np.array([[7, 0], [0, 4]])]
+    Z = [{(0, 1): block.astype(np.int32)} for block in counts]
+    sparse = [{(0, 1): scipy.sparse.csr_array(block, dtype=np.int32)} for block in counts]
+    ones = np.ones((2, 2), np.int64), np.ones((2, 2, 3))
+
+    def sums(blocks):
+        return 5, [(ones[0], tasks.narrow(blocks), ones[1], (slice(0, 2),))]
+
+    assert [tasks.narrow(one)[0, 1].dtype for one in Z] == [np.uint8, np.uint16, np.uint8]
+    for some in (Z, sparse, Z[:1], sparse[:1]):
+        error, [(total, pairs, W, groups)] = tasks.joined(
+            [tasks.joined([sums(one) for one in some[:2]])] + [sums(one) for one in some[2:]]
+        )
+        found = tasks.wide(pairs)[0, 1]
+        assert found.dtype == np.int32
+        np.testing.assert_array_equal(
+            found.toarray() if scipy.sparse.issparse(found) else found, sum(counts[: len(some)])
+        )
+        assert (error, groups) == (5 * len(some), (slice(0, 2),))
+        assert (total == len(some)).all()
+        assert (len(some) == W).all()
+
+
+@on_the_cluster
+def test_results_of_a_pass_go_when_the_next_is_asked_for(X, client):
+    array = da.from_array(X, chunks=CHUNKS)
+    distributed.fit(small(init="kmeans"), array)
+    deadline = time.monotonic() + 20
+    while client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)) == 0
 
 
 def test_unused_codewords_are_given_the_same_job(rng):

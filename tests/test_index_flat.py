@@ -375,7 +375,7 @@ def test_the_few_rows_of_a_filter_are_packed_at_once_more_for_many_queries_or_th
     assert not packed(1, more)
     assert packed(1, more)
     assert packed(4, [20, *more])
-    assert not packed(4, range(segment.n // 2))
+    assert not packed(4, list(range(segment.n // 2)))
 
 
 def test_filters_that_come_once_drive_out_none_that_is_used_often():
@@ -394,6 +394,16 @@ def test_filters_that_come_once_drive_out_none_that_is_used_often():
     assert after[newest[-1]] is before[newest[-1]]
     assert (20, 0) not in after
     assert len(after) == 2 * FILTERS - 1
+
+
+def test_threads_that_use_one_filter_leave_it_once():
+    segment, packed = remembering()
+    assert packed(1, [3])
+    assert packed(1, [5])
+    [last] = [last for last in segment._last if list(last.ids) == [3]]
+    for _ in range(2):  # both have found it before either moves it to the front
+        segment._remember(last._replace(often=True), last)
+    assert [list(last.ids) for last in segment._last] == [[3], [5]]
 
 
 def test_packed_filters_hold_no_more_than_a_quarter_of_the_rows():

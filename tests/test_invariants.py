@@ -195,8 +195,8 @@ def test_a_rough_solution_is_near_the_exact_one(seed, shape, points):
     X, D, codes = drawn(seed, shape)
     statistics, all_of = Statistics.of(X, codes, shape[1]), slice(0, shape[0])
     with Workers(1) as workers:
-        exact, rough = (statistics.normal(all_of, workers, points, rough) for rough in (False, True))
-        solved = [normal.solve(statistics.W, D) for normal in (exact, rough)]
+        ways = (False, True)  # one after the other: the factors share their memory
+        solved = [statistics.normal(all_of, workers, points, rough).solve(statistics.W, D) for rough in ways]
     np.testing.assert_allclose(*(reference.decode(D, codes) for D in solved), rtol=1e-4, atol=1e-4 * np.abs(X).max())
 
 

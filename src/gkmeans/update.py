@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -287,8 +286,7 @@ def _dense_normal(
 ) -> NDArray[np.floating]:
     """Lower triangle of ``Z + λI`` over the codewords in use, in ``A``."""
     edge = np.concatenate([[0], np.cumsum([len(some) for some in where])])
-    for first, last in pairwise(edge.tolist()):  # of one dictionary no two are chosen together
-        A[first:last, first:last] = 0
+    A[:] = 0
     for (b, c), block in blocks.items():
         dense = block.toarray() if scipy.sparse.issparse(block) else block
         A[edge[c] : edge[c + 1], edge[b] : edge[b + 1]] = dense.T

@@ -2,7 +2,7 @@
 
 A pass is a task a shard. It depends on the chunk, on the dictionaries of the pass and on the shard's codes of the
 pass before: where a worker is lost, Dask runs again what made the codes that were there. Dictionaries go out inside
-the one task that holds them, and workers pass them on to each other.
+the one task that holds them, and workers pass them on to each other, or, where there are few shards, with each.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 import dask
 import numpy as np
 from dask.delayed import Delayed, delayed
-from distributed import Future
 from numpy.typing import NDArray
 
 from .._frame import Frame
@@ -28,10 +27,8 @@ from . import tasks
 Edges = NDArray[np.int64]
 """Places (shards + 1,) of the first row of each shard, and the number of rows."""
 
-FAN, LAST = 8, 2
-"""Sums that one task adds, and those that are added here in the end: a task more would take longer."""
-FEW = 4
-"""Shards that are sent the dictionaries each on its own: the way through another worker would take longer."""
+FEW, FAN, LAST = 4, 8, 2
+"""Shards that are few, sums that one task adds, and those that are added here in the end, sooner than by a task."""
 
 
 def task(function: Any, *arguments: Any, parts: int | None = None) -> Any:
@@ -46,10 +43,19 @@ def kept(items: Sequence[Any]) -> list[Any]:
 
 def fetched(items: Sequence[Any]) -> list[Any]:
     """The results, here; those that a cluster keeps are asked for as they are, without a task more."""
-    futures = [item.__dask_graph__()[item.key] for item in items]
-    if futures and all(isinstance(future, Future) for future in futures):
-        return list(futures[0].client.gather(futures))
+    there = [item.__dask_graph__()[item.key] for item in items]
+    if there and all(hasattr(future, "client") for future in there):
+        return list(there[0].client.gather(there))
     return list(dask.compute(*items, optimize_graph=False))
+
+
+def apart(chunks: Sequence[Delayed]) -> bool:
+    """Whether there are few shards, each with a worker of its own: then dictionaries go out with each task.
+
+    By way of one worker to the others they would take longer; but those of one worker share them, and their tables.
+    """
+    there = chunks[0].__dask_graph__()[chunks[0].key]
+    return len(chunks) <= FEW and hasattr(there, "client") and len(chunks) <= len(there.client.ncores())
 
 
 class Sharded:
@@ -95,7 +101,8 @@ class Shards(Here):
         self.n_features = len(frame.shift)
         self._largest, self._firsts, self._total = largest, firsts, total
         self._left_out: NDArray[np.intp] | None = None
-        self._before: Any = None
+        self._before: list[Any] = []
+        self._apart = False
 
     @classmethod
     def of(cls, chunks: Sequence[Delayed], edges: Edges, frame: Frame) -> Shards:
@@ -103,12 +110,19 @@ class Shards(Here):
         assert frame.largest is not None  # a survey finds it
         [shared] = kept([task(tasks.received, frame)])
         places = [(chunk, shared, None, None) for chunk in chunks]
-        return cls(places, edges, frame, frame.largest, edges[:-1], int(edges[-1]))
+        out = cls(places, edges, frame, frame.largest, edges[:-1], int(edges[-1]))
+        out._apart = apart(chunks)
+        return out
+
+    def _after(self, before: Shards) -> Shards:
+        """These, made of those before: they go by the same way."""
+        self._before, self._apart = before._before, before._apart
+        return self
 
     def _with(self, places: Sequence[Sequence[Any]], edges: Edges, more: Doubles | float = 0.0) -> Shards:
         out = Shards(places, edges, self.frame, self._largest + more, self._firsts, self._total)
         out._left_out = self._left_out
-        return out
+        return out._after(self)
 
     def __len__(self) -> int:
         return int(self.edges[-1])
@@ -142,15 +156,15 @@ class Shards(Here):
         """The same rows in another frame."""
         [shared] = kept([task(tasks.received, frame)])
         places = [(place[0], shared, *place[2:]) for place in self.places]
-        return Shards(places, self.edges, frame, self._largest, self._firsts, self._total)
+        return Shards(places, self.edges, frame, self._largest, self._firsts, self._total)._after(self)
 
     def replaced(self, values: Any, frame: Frame) -> Shards:
         """Other rows in the place of these, which lie where a pass over these has left them."""
-        return Shards.of(values.parts, self.edges, frame)
+        return Shards.of(values.parts, self.edges, frame)._after(self)
 
     def passed(self, job: Job[Any], codes: Any, workers: Workers) -> Any:
         """What one pass over all rows gives; the codes stay where the shards lie, and the sums add in a tree."""
-        sent: Any = job if len(self.places) <= FEW else task(tasks.received, job)
+        sent: Any = job if self._apart else task(tasks.received, job)
         given = [None] * len(self.places) if codes is None else codes.parts
         found = [
             task(tasks.passed, place, sent, some, first, parts=2)
@@ -162,11 +176,12 @@ class Shards(Here):
         held = kept([*(one[0] for one in found), *sums])
         # What the pass before has left is let go after this one is asked for: word of it would go first, and the
         # next word could follow only after 10 ms.
-        self._before = held, codes
+        self._before[:] = held, codes
         parts, last = held[: len(found)], held[len(found) :]
         error, folds = tasks.joined(fetched(last))
         chosen: Any = Sharded(parts, self.edges)  # it passes for an array
-        return Passed(chosen, error, [Statistics(*fold) for fold in folds])
+        statistics = [Statistics(counts, tasks.wide(Z), W, groups) for counts, Z, W, groups in folds]
+        return Passed(chosen, error, statistics)
 
     def without(self, left_out: NDArray[np.intp]) -> Shards:
         """The rows but some."""

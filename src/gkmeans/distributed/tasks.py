@@ -6,6 +6,8 @@ Every task is a function of its arguments alone, so that Dask can run it again a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -100,16 +102,13 @@ def wide(Z: Blocks) -> Blocks:
 
 def joined(parts: Sequence[Sums]) -> Sums:
     """The sums of several shards."""
-    error, folds = parts[0]
-    folds = [(counts.copy(), wide(Z), W.copy(), groups) for counts, Z, W, groups in folds]
-    for more_error, more in parts[1:]:
-        error += more_error
-        for f, (more_counts, more_Z, more_W, _) in enumerate(more):
-            counts, Z, W, groups = folds[f]
-            counts += more_counts
-            W += more_W
-            folds[f] = counts, {pair: block + more_Z[pair] for pair, block in Z.items()}, W, groups
-    return error, folds
+    folds = []
+    for same in zip(*(folds for _, folds in parts), strict=True):
+        counts, Zs, Ws, groups = zip(*same, strict=True)
+        wider = [wide(one) for one in Zs]
+        Z = {pair: reduce(add, (one[pair] for one in wider)) for pair in Zs[0]}
+        folds.append((reduce(add, counts), narrow(Z), reduce(add, Ws), groups[0]))
+    return sum(error for error, _ in parts), folds
 
 
 def coded(chunk: NDArray[np.generic], model: Any, effort: int | None = None) -> Codes:

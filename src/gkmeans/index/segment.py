@@ -21,7 +21,7 @@ NO_FLOATS: Floats = np.empty(0, np.float32)
 FILTERS = 4
 """Filters that a segment remembers: so many used often, so many that came once."""
 FEW = 64
-"""One of so many rows is packed as fast as it is found among the others."""
+"""One of so many rows, or fewer, are packed as fast as they are found by a scan of all."""
 MERGE_ROWS = 1 << 14
 """A shorter last segment is written anew with what is added."""
 
@@ -143,14 +143,15 @@ class Segment:
         """The ``count`` rows of the words alone, which the filter gave by ``ids`` where it did.
 
         Few rows, and more where they are asked for often or by the same filter again, are packed together, and kept for
-        the next time. Of two threads that do so at once the last one's stay: that costs time, not the answer.
+        the next time; in lists, of which a query visits some, only the latter. Two threads that do so at once may both
+        be kept: that costs room, not the answer.
         """
         if not count or 4 * count > self.n:
             return replace(self, keep=keep, alive=count)
         same = (last for last in tuple(self._last) if last.alive == count and np.array_equal(last.words, keep))
         seen = next(same, None)
         often = often or seen is not None
-        if not often and FEW * count > self.n:
+        if not often and (FEW * count > self.n or len(self.offsets)):
             self._remember(Remembered(keep, count, None, None, often), None)
             return replace(self, keep=keep, alive=count)
         packed = seen.packed if seen is not None else None
@@ -164,12 +165,12 @@ class Segment:
 
         All that are packed have no more than a quarter of the rows.
         """
-        others = [last for last in tuple(self._last) if last is not seen]
+        others = [last for last in tuple(self._last) if last is not seen and last.words is not filter.words]
         kept, rows = [filter], filter.rows
         for often in (True, False):
             for last in [other for other in others if other.often is often][: FILTERS - (filter.often is often)]:
-                rows += last.rows
-                if 4 * rows <= self.n:
+                if 4 * (rows + last.rows) <= self.n:
+                    rows += last.rows
                     kept.append(last)
         self._last[:] = kept
 
