@@ -1,0 +1,72 @@
+"""What better dictionaries could gain on new rows at most: shrinkages that base chooses, and its own solution.
+
+python benchmarks/limits.py [--dataset photosift glosses] [--bits 32]
+
+A default fit on learn gives codes of learn and of base. The normal equations of learn are solved anew with each of
+several shrinkages; base chooses one for all numbers, or one for each of its principal directions, which no training on
+learn could do better. Last, the dictionaries are solved from base itself, its codes as they are: a bound from below,
+and with few rows a codeword far below what anything could reach, since it fits the noise of base, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+import scipy.sparse
+
+import gkmeans as gk
+from common import learn_and_base, machine
+
+POINTS = (0.01, 1, 2, 4, 8, 16, 32, 64, 128)
+
+
+def chosen(codes: np.ndarray, K: int) -> scipy.sparse.csr_array:
+    """A row for each row of ``codes`` (n, C) with a one at each codeword (n, C K)."""
+    n, C = codes.shape
+    places = (codes.astype(np.int64) + K * np.arange(C)).ravel()
+    return scipy.sparse.csr_array((np.ones(n * C), places, np.arange(0, n * C + 1, C)), shape=(n, C * K))
+
+
+def compare(dataset: str, bits: int) -> None:
+    """The figures of one setting, × 10⁻²."""
+    learn, base = (X.astype(np.float32) for X in learn_and_base(dataset, None, None))
+    est = gk.GroupKMeans(bits // 8, random_state=0).fit(learn)
+    A, B = (chosen(codes, est.n_codewords) for codes in (est.codes_, est.encode(base)))
+    mean = learn.mean(axis=0)
+    directions = np.linalg.eigh(np.cov(learn.T))[1]
+    X, Y = ((rows - mean).astype(np.float64) @ directions for rows in (learn, base))
+    energy = np.square(base, dtype=np.float64).sum()
+
+    def left(D: np.ndarray) -> np.ndarray:
+        """Squared error of base in each direction."""
+        return np.square(Y - B @ D).sum(axis=0)
+
+    values, vectors = np.linalg.eigh((A.T @ A).toarray())
+    sums = vectors.T @ (A.T @ X)
+    errors = np.array([left(vectors @ (sums / (values + points)[:, None])) for points in POINTS])
+    own = np.linalg.solve((B.T @ B).toarray() + POINTS[0] * np.eye(B.shape[1]), B.T @ Y)
+    figures = {
+        "default fit on learn": est.relative_distortion(base) * energy,
+        "one shrinkage, chosen by base": errors.sum(axis=1).min(),
+        "one for each direction, chosen by base": errors.min(axis=0).sum(),
+        "dictionaries solved from base, the same codes": left(own).sum(),
+    }
+    print(f"\n{dataset}, {bits} bits, {len(learn):,} learn, {len(base):,} base: distortion of base × 10⁻²")
+    for name, error in figures.items():
+        print(f"  {name:<48}{100 * error / energy:8.3f}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dataset", nargs="+", choices=["photosift", "glosses"], default=["photosift", "glosses"])
+    parser.add_argument("--bits", nargs="+", type=int, default=[32])
+    options = parser.parse_args()
+    print(machine())
+    for dataset in options.dataset:
+        for bits in options.bits:
+            compare(dataset, bits)
+
+
+if __name__ == "__main__":
+    main()
