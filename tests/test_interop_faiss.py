@@ -2,13 +2,12 @@
 
 import warnings
 
+import faiss
 import numpy as np
 import pytest
 
 import gkmeans as gk
 from conftest import correlated, message_of
-
-faiss = pytest.importorskip("faiss")
 
 
 @pytest.fixture(scope="module")
