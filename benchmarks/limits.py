@@ -1,11 +1,11 @@
-"""What better dictionaries could gain on new rows at most: shrinkages that base chooses, and its own solution.
+"""What other dictionaries could gain on new rows with the codes as they are: shrinkages that base chooses itself.
 
 python benchmarks/limits.py [--dataset photosift glosses] [--bits 32]
 
 A default fit on learn gives codes of learn and of base. The normal equations of learn are solved anew with each of
-several shrinkages; base chooses one for all numbers, or one for each of its principal directions, which no training on
-learn could do better. Last, the dictionaries are solved from base itself, its codes as they are: a bound from below,
-and with few rows a codeword far below what anything could reach, since it fits the noise of base, too.
+several shrinkages; base chooses one for all numbers, or one for each principal direction of learn: better than any rule
+that knows learn alone could choose them. Last, the dictionaries are solved from base itself: no others describe base
+better with these codes. With few rows a codeword they fit the noise of base, too.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """Training and encoding over Dask: the bits of one machine, lost workers, and what cannot be taken."""
 
+import gc
 import logging
 import os
 import signal
@@ -14,13 +15,18 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
+from distributed import wait
 
 import gkmeans as gk
 from conftest import correlated, message_of, same_bits
 from gkmeans import distributed
+from gkmeans._parallel import Workers
+from gkmeans.assignment import GroupAssignment
+from gkmeans.dictionaries import Dictionaries
 from gkmeans.distributed import tasks
 from gkmeans.distributed.arrays import UNIT, recut, shards_of
 from gkmeans.distributed.shards import apart
+from gkmeans.training import sweep
 
 dd = pytest.importorskip("dask.dataframe")
 INITS = ("random", "kmeans", "hierarchical")
@@ -75,7 +81,9 @@ def on_threads(est, array):
 @pytest.mark.parametrize("chunks", [CHUNKS, (22_000, -1)], ids=["three", "two"])  # a worker with two, or one for each
 def test_a_cluster_of_two_processes_gives_the_bits_of_fit(init, chunks, X, client):
     array = da.from_array(X, chunks=chunks)
-    assert apart(shards_of(recut(array, UNIT))[0]) == (chunks is not CHUNKS)
+    parts, _ = shards_of(recut(array, UNIT))
+    wait(parts)
+    assert apart(parts) == (chunks is not CHUNKS)
     est = distributed.fit(small(init=init), array)
     assert same_bits(est, small(init=init).fit(X))
     assert isinstance(est.codes_, np.ndarray)
@@ -163,9 +171,9 @@ def test_counts_travel_in_few_bytes_and_add_to_what_they_are():
     assert [tasks.narrow(one)[0, 1].dtype for one in Z] == [np.uint8, np.uint16, np.uint8]
     for some in (Z, sparse, Z[:1], sparse[:1]):
         error, [(total, pairs, W, groups)] = tasks.joined(
-            [tasks.joined([sums(one) for one in some[:2]])] + [sums(one) for one in some[2:]]
+            [tasks.summed([sums(one) for one in some[:2]])] + [sums(one) for one in some[2:]]
         )
-        found = tasks.wide(pairs)[0, 1]
+        found = pairs[0, 1]
         assert found.dtype == np.int32
         np.testing.assert_array_equal(
             found.toarray() if scipy.sparse.issparse(found) else found, sum(counts[: len(some)])
@@ -175,14 +183,30 @@ def test_counts_travel_in_few_bytes_and_add_to_what_they_are():
         assert (len(some) == W).all()
 
 
+def test_what_a_pass_leaves_is_held_once_for_all_that_is_made_of_the_same_rows(few):
+    with dask.config.set(scheduler="threads"), Workers(1) as workers:
+        _, rows = distributed._opened(da.from_array(few, chunks=(300, -1)), workers)
+        D = Dictionaries.single(few[None, :4].astype(np.float32))
+        first, _, _ = sweep(rows, D, GroupAssignment(1), None, workers)
+        others = rows.without(np.array([3])), rows.less(D.D[0], first), rows.framed(rows.frame)
+        assert rows._before[1] is None
+        for other in others:
+            sweep(other, D, GroupAssignment(1), None, workers)
+            assert rows._before is other._before
+            assert len(rows._before) == 2
+
+
 @on_the_cluster
-def test_results_of_a_pass_go_when_the_next_is_asked_for(X, client):
-    array = da.from_array(X, chunks=CHUNKS)
-    distributed.fit(small(init="kmeans"), array)
-    deadline = time.monotonic() + 20
-    while client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)) and time.monotonic() < deadline:
+def test_a_fit_leaves_nothing_on_the_cluster(X, client):
+    def keys():
+        gc.collect()
+        return client.run_on_scheduler(lambda dask_scheduler: set(dask_scheduler.tasks))
+
+    before, deadline = keys(), time.monotonic() + 20
+    distributed.fit(small(init="kmeans"), da.from_array(X, chunks=CHUNKS))
+    while keys() - before and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)) == 0
+    assert not keys() - before
 
 
 def test_unused_codewords_are_given_the_same_job(rng):

@@ -223,6 +223,15 @@ def test_a_search_sees_either_all_or_nothing_of_a_batch_added_meanwhile():
     assert sees_whole_batches(index, X, n_probe=5)
 
 
+def test_a_filter_is_packed_for_many_queries_or_the_second_time_however_few_rows_it_keeps():
+    index, X = fresh()
+    index.add(X)
+    [segment] = index._state.segments
+    for ids, queries, together in (([3], 1, False), ([3], 1, True), ([5], 4, True)):
+        index.search(X[:queries], 1, ids)
+        assert (segment._last[0].packed is not None) is together
+
+
 def test_rescoring_and_evaluation_use_the_original_vectors():
     index, X = fresh()
     index.add(X)

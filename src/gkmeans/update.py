@@ -286,7 +286,7 @@ def _dense_normal(
 ) -> NDArray[np.floating]:
     """Lower triangle of ``Z + λI`` over the codewords in use, in ``A``."""
     edge = np.concatenate([[0], np.cumsum([len(some) for some in where])])
-    A[:] = 0
+    A[:] = 0  # the upper triangle too: what was there before may be no numbers
     for (b, c), block in blocks.items():
         dense = block.toarray() if scipy.sparse.issparse(block) else block
         A[edge[c] : edge[c + 1], edge[b] : edge[b + 1]] = dense.T

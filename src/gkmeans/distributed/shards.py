@@ -2,7 +2,8 @@
 
 A pass is a task a shard. It depends on the chunk, on the dictionaries of the pass and on the shard's codes of the
 pass before: where a worker is lost, Dask runs again what made the codes that were there. Dictionaries go out inside
-the one task that holds them, and workers pass them on to each other, or, where there are few shards, with each.
+the one task that holds them, and workers pass them on to each other; or, where each of a few shards has a worker of
+its own, inside the task of each.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Edges = NDArray[np.int64]
 """Places (shards + 1,) of the first row of each shard, and the number of rows."""
 
 FEW, FAN, LAST = 4, 8, 2
-"""Shards that are few, sums that one task adds, and those that are added here in the end, sooner than by a task."""
+"""Shards that are few; sums that one task adds; sums that are added here, since a last task would take longer."""
 
 
 def task(function: Any, *arguments: Any, parts: int | None = None) -> Any:
@@ -52,10 +53,14 @@ def fetched(items: Sequence[Any]) -> list[Any]:
 def apart(chunks: Sequence[Delayed]) -> bool:
     """Whether there are few shards, each with a worker of its own: then dictionaries go out with each task.
 
-    By way of one worker to the others they would take longer; but those of one worker share them, and their tables.
+    By way of one worker to the others they would take longer; but those of one worker share them, and their tables. The
+    chunks are computed.
     """
-    there = chunks[0].__dask_graph__()[chunks[0].key]
-    return len(chunks) <= FEW and hasattr(there, "client") and len(chunks) <= len(there.client.ncores())
+    there = [chunk.__dask_graph__()[chunk.key] for chunk in chunks[: FEW + 1]]
+    if len(chunks) > FEW or not all(hasattr(future, "client") for future in there):
+        return False
+    homes = {tuple(workers) for workers in there[0].client.who_has(there).values()}
+    return len(homes) == len(chunks) and () not in homes
 
 
 class Sharded:
@@ -172,7 +177,7 @@ class Shards(Here):
         ]
         sums = [one[1] for one in found]
         while len(sums) > LAST:
-            sums = [task(tasks.joined, sums[first : first + FAN]) for first in range(0, len(sums), FAN)]
+            sums = [task(tasks.summed, sums[first : first + FAN]) for first in range(0, len(sums), FAN)]
         held = kept([*(one[0] for one in found), *sums])
         # What the pass before has left is let go after this one is asked for: word of it would go first, and the
         # next word could follow only after 10 ms.
@@ -180,8 +185,7 @@ class Shards(Here):
         parts, last = held[: len(found)], held[len(found) :]
         error, folds = tasks.joined(fetched(last))
         chosen: Any = Sharded(parts, self.edges)  # it passes for an array
-        statistics = [Statistics(counts, tasks.wide(Z), W, groups) for counts, Z, W, groups in folds]
-        return Passed(chosen, error, statistics)
+        return Passed(chosen, error, [Statistics(*fold) for fold in folds])
 
     def without(self, left_out: NDArray[np.intp]) -> Shards:
         """The rows but some."""

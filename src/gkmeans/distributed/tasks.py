@@ -85,7 +85,17 @@ def passed(place: Sequence[Any], job: Any, codes: Codes | None, first: int) -> t
     """A pass over the shard, whose first row has place ``first``."""
     with Workers(1, _room) as workers:
         found = job.over(opened(*place), codes, workers, first)
-    return found.codes, (found.error, [(one.counts, narrow(one.Z), one.W, one.groups) for one in found.statistics])
+    return found.codes, light((found.error, [(one.counts, one.Z, one.W, one.groups) for one in found.statistics]))
+
+
+def light(sums: Sums) -> Sums:
+    """The sums as they travel."""
+    return sums[0], [(counts, narrow(Z), W, groups) for counts, Z, W, groups in sums[1]]
+
+
+def summed(parts: Sequence[Sums]) -> Sums:
+    """The sums of several shards, to travel on."""
+    return light(joined(parts))
 
 
 def narrow(Z: Blocks) -> Blocks:
@@ -101,13 +111,13 @@ def wide(Z: Blocks) -> Blocks:
 
 
 def joined(parts: Sequence[Sums]) -> Sums:
-    """The sums of several shards."""
+    """The sums of several shards, none of which is to be written to: those of one are its own."""
     folds = []
     for same in zip(*(folds for _, folds in parts), strict=True):
         counts, Zs, Ws, groups = zip(*same, strict=True)
         wider = [wide(one) for one in Zs]
         Z = {pair: reduce(add, (one[pair] for one in wider)) for pair in Zs[0]}
-        folds.append((reduce(add, counts), narrow(Z), reduce(add, Ws), groups[0]))
+        folds.append((reduce(add, counts), Z, reduce(add, Ws), groups[0]))
     return sum(error for error, _ in parts), folds
 
 

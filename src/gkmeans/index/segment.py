@@ -143,8 +143,8 @@ class Segment:
         """The ``count`` rows of the words alone, which the filter gave by ``ids`` where it did.
 
         Few rows, and more where they are asked for often or by the same filter again, are packed together, and kept for
-        the next time; in lists, of which a query visits some, only the latter. Two threads that do so at once may both
-        be kept: that costs room, not the answer.
+        the next time; that they are few is no reason in lists, of which a query visits some alone. Of two threads that
+        do so at once the rows of both may stay: that costs room, not the answer.
         """
         if not count or 4 * count > self.n:
             return replace(self, keep=keep, alive=count)
