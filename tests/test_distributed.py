@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
+from dask.delayed import Delayed
 from distributed import wait
 
 import gkmeans as gk
@@ -24,8 +25,8 @@ from gkmeans._parallel import Workers
 from gkmeans.assignment import GroupAssignment
 from gkmeans.dictionaries import Dictionaries
 from gkmeans.distributed import tasks
-from gkmeans.distributed.arrays import UNIT, recut, shards_of
-from gkmeans.distributed.shards import apart
+from gkmeans.distributed.arrays import UNIT, recut
+from gkmeans.distributed.shards import dealt_out, fetched, housed
 from gkmeans.training import sweep
 
 dd = pytest.importorskip("dask.dataframe")
@@ -80,13 +81,31 @@ def on_threads(est, array):
 @pytest.mark.parametrize("init", INITS)
 @pytest.mark.parametrize("chunks", [CHUNKS, (22_000, -1)], ids=["three", "two"])  # a worker with two, or one for each
 def test_a_cluster_of_two_processes_gives_the_bits_of_fit(init, chunks, X, client):
-    array = da.from_array(X, chunks=chunks)
-    parts, _ = shards_of(recut(array, UNIT))
-    wait(parts)
-    assert apart(parts) == (chunks is not CHUNKS)
-    est = distributed.fit(small(init=init), array)
+    est = distributed.fit(small(init=init), da.from_array(X, chunks=chunks))
     assert same_bits(est, small(init=init).fit(X))
     assert isinstance(est.codes_, np.ndarray)
+
+
+@on_the_cluster
+@pytest.mark.parametrize(("count", "apart"), [(2, True), (3, False), (6, False)])
+def test_chunks_of_one_worker_are_dealt_out_to_both(count, apart, client):
+    client.wait_for_workers(2)
+    first, _ = client.nthreads()
+    futures = [client.submit(np.full, 5, p, workers=[first], pure=False) for p in range(count)]
+    wait(futures)
+    chunks = [Delayed(future.key, {future.key: future}) for future in futures]
+    dealt, found = dealt_out(chunks)
+    there = [chunk.__dask_graph__()[chunk.key] for chunk in dealt]
+    wait(there)
+    assert found == apart
+    assert [list(client.who_has(there)[future.key]) for future in there].count([first]) == -(-count // 2)
+    assert [rows[0] for rows in fetched(dealt)] == list(range(count))
+
+
+def test_chunks_stay_with_workers_that_have_room_for_them():
+    assert housed([["a"], ["a", "b"], ["b"]], {"a": 2, "b": 2}) == ["a", "b", "b"]
+    assert housed([["a"], ["a"], ["a"], []], {"a": 2, "b": 1, "c": 1}) == ["a", "a", "b", "c"]
+    assert housed([["lost"], ["a"]], {"a": 1, "b": 1}) == ["b", "a"]
 
 
 @on_the_cluster

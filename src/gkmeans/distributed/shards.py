@@ -29,7 +29,8 @@ Edges = NDArray[np.int64]
 """Places (shards + 1,) of the first row of each shard, and the number of rows."""
 
 FEW, FAN, LAST = 4, 8, 2
-"""Shards that are few; sums that one task adds; sums that are added here, since a last task would take longer."""
+"""Shards that are few, in all or a thread; sums that one task adds; sums that are added here, since a last task would
+take longer."""
 
 
 def task(function: Any, *arguments: Any, parts: int | None = None) -> Any:
@@ -50,17 +51,53 @@ def fetched(items: Sequence[Any]) -> list[Any]:
     return list(dask.compute(*items, optimize_graph=False))
 
 
-def apart(chunks: Sequence[Delayed]) -> bool:
-    """Whether there are few shards, each with a worker of its own: then dictionaries go out with each task.
+def dealt_out(chunks: Sequence[Delayed]) -> tuple[list[Delayed], bool]:
+    """The chunks, which are computed, dealt out evenly, and whether they lie apart.
 
-    By way of one worker to the others they would take longer; but those of one worker share them, and their tables. The
-    chunks are computed.
+    Up to four a thread, those that a worker has beyond its threads' share move to others: each is felt, and it is
+    little that moves. More than that are even enough as Dask puts them.
+
+    They lie apart where there are few, each with a worker of its own: then dictionaries go out with each task. By way
+    of one worker to the others they would take longer; but shards of one worker share them, and their tables.
     """
-    there = [chunk.__dask_graph__()[chunk.key] for chunk in chunks[: FEW + 1]]
-    if len(chunks) > FEW or not all(hasattr(future, "client") for future in there):
-        return False
-    homes = {tuple(workers) for workers in there[0].client.who_has(there).values()}
-    return len(homes) == len(chunks) and () not in homes
+    there = [chunk.__dask_graph__()[chunk.key] for chunk in chunks]
+    if not all(hasattr(future, "client") for future in there):
+        return list(chunks), False
+    client = there[0].client
+    threads = client.nthreads()  # none, where every worker is lost and Dask waits for another
+    total = sum(threads.values())
+    if len(there) > FEW * total:
+        return list(chunks), False
+    share = {worker: -(-len(there) * own // total) for worker, own in threads.items()}
+    holders = client.who_has(there)
+    homes = housed([holders[future.key] for future in there], share)
+    out = [
+        chunk if home in holders[future.key] else moved(client, future, home)
+        for chunk, future, home in zip(chunks, there, homes, strict=True)
+    ]
+    return out, len(there) <= FEW and len(set(homes)) == len(there)
+
+
+def housed(holders: Sequence[Sequence[str]], share: dict[str, int]) -> list[str]:
+    """A worker for each chunk, none with more than its share: one that holds it, if any of those has room."""
+    room = dict(share)
+    homes: list[str | None] = []
+    for workers in holders:
+        home = max((one for one in workers if room.get(one, 0) > 0), key=room.__getitem__, default=None)
+        homes.append(home)
+        if home is not None:
+            room[home] -= 1
+    for place, home in enumerate(homes):
+        if home is None:
+            homes[place] = widest = max(room, key=room.__getitem__)
+            room[widest] -= 1
+    return [home for home in homes if home is not None]
+
+
+def moved(client: Any, future: Any, home: str) -> Delayed:
+    """The chunk as a worker of another choice holds it; where that worker is lost, another will."""
+    there = client.submit(tasks.received, future, workers=[home], allow_other_workers=True, pure=False)
+    return Delayed(there.key, {there.key: there})
 
 
 class Sharded:
@@ -113,10 +150,11 @@ class Shards(Here):
     def of(cls, chunks: Sequence[Delayed], edges: Edges, frame: Frame) -> Shards:
         """Shards of chunks already checked."""
         assert frame.largest is not None  # a survey finds it
+        dealt_to, apart = dealt_out(chunks)
         [shared] = kept([task(tasks.received, frame)])
-        places = [(chunk, shared, None, None) for chunk in chunks]
+        places = [(chunk, shared, None, None) for chunk in dealt_to]
         out = cls(places, edges, frame, frame.largest, edges[:-1], int(edges[-1]))
-        out._apart = apart(chunks)
+        out._apart = apart
         return out
 
     def _after(self, before: Shards) -> Shards:
@@ -165,7 +203,9 @@ class Shards(Here):
 
     def replaced(self, values: Any, frame: Frame) -> Shards:
         """Other rows in the place of these, which lie where a pass over these has left them."""
-        return Shards.of(values.parts, self.edges, frame)._after(self)
+        out = Shards.of(values.parts, self.edges, frame)
+        out._before = self._before
+        return out
 
     def passed(self, job: Job[Any], codes: Any, workers: Workers) -> Any:
         """What one pass over all rows gives; the codes stay where the shards lie, and the sums add in a tree."""
