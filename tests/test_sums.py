@@ -56,7 +56,8 @@ def test_rows_are_dealt_evenly_and_the_same_in_parts():
 @pytest.mark.parametrize("width", [1, 3, 700, 768, 2048, 12 * 256, 1 << 21, 1 << 30])
 def test_blocks_divide_4096_rows(width):
     assert 4096 % block_rows(width) == 0
-    assert block_rows(2048) == 1024
+    assert block_rows(2048) == block_rows(1) == 1024
+    assert block_rows(4096) == 512
 
 
 @pytest.mark.parametrize("scale", [1e-20, 1.0, 1e12])
@@ -105,3 +106,9 @@ def test_chunks_of_any_size_give_the_same_bits(init, size, rng, monkeypatch):
     monkeypatch.setattr("gkmeans._rows.CHUNK_ROWS", size)
     assert same_bits(make().fit(X), expected)
     assert same_bits(make().fit(np.asfortranarray(X)), expected)
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 120])
+def test_small_items_give_their_results_in_order(count):
+    with Workers(2) as workers:
+        assert workers.map_small(lambda item: item * item, range(count)) == [item * item for item in range(count)]

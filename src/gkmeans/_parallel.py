@@ -32,10 +32,10 @@ BLOCK_FLOATS = 1 << 21
 
 
 def block_rows(width: int) -> int:
-    """Rows of a block whose rows need ``width`` floats each: a power of two up to 4096, so that parts of the rows
-    that start at a multiple of 4096 have the blocks, and so the roundings, of the whole.
+    """Rows of a block whose rows need ``width`` floats each: a power of two up to 1024, so that parts of the rows
+    that start at a multiple of 1024 have the blocks, and so the roundings, of the whole; and few rows have several.
     """
-    return max(16, min(4096, 1 << (max(1, BLOCK_FLOATS // max(1, width)).bit_length() - 1)))
+    return max(16, min(1024, 1 << (max(1, BLOCK_FLOATS // max(1, width)).bit_length() - 1)))
 
 
 def aligned(*shape: int) -> NDArray[np.float32]:
@@ -225,3 +225,9 @@ class Workers:
                 for future in futures:
                     future.cancel()
         return [future.result() for future in futures]
+
+    def map_small(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        """The same for items so small that a task takes several of them: each must not depend on the others."""
+        tasks = spans(len(items), max(1, -(-len(items) // (4 * self.n_jobs))))
+        parts = self.map(lambda some: [function(item) for item in items[slice(*some)]], tasks)
+        return [result for part in parts for result in part]

@@ -150,7 +150,7 @@ class Tables:
         needed = C > 1 and table_bytes(C, K) <= TABLE_BYTES
         pairs = needed and order > 1
         order_of = np.stack(
-            workers.map(lambda c: similar_order(D[c], width) if pairs else np.arange(K, dtype=np.int32), range(C))
+            workers.map_small(lambda c: similar_order(D[c], width) if pairs else np.arange(K, dtype=np.int32), range(C))
         )
         padded = np.zeros((C, Kp, P), np.float32)
         for c, some in enumerate(order_of):
@@ -180,7 +180,7 @@ class Tables:
         for c, norms in enumerate(N[:, :K]):
             np.fill_diagonal(T[c, c, :, :K], 2 * norms)  # squares are what the unit rounds all one way
         if pairs:
-            workers.map(bound, range(C))
+            workers.map_small(bound, range(C))
         return replace(start, T=T, rowmin=rowmin, groupmin=groupmin)
 
     @classmethod

@@ -36,6 +36,9 @@ ROUGH = 1e-5
 ALONE_UNKNOWNS, ALONE_COLUMNS = 4096, 512
 """Up to so many codewords a rough solution is made by one thread alone, so many columns at a time."""
 
+SMALL_UNKNOWNS = 320
+"""Up to so many codewords every factor is made by one thread alone: to hand out its parts would take longer."""
+
 DENSE_UNKNOWNS = 12288
 """Above this many codewords in use, the normal equations are solved by conjugate gradients."""
 
@@ -120,7 +123,7 @@ class Statistics:
         return cls(np.zeros((C, K), np.int64), Z, np.zeros((C, K, P)), tuple(groups))
 
     def take_in(self, rows: Source, codes: Codes, grid: Doubles, workers: Workers) -> None:
-        """Add rows at hand in place: a task for each slab of columns of W and for each pair of Z.
+        """Add rows at hand in place: a task for each slab of columns of W and for some pairs of Z.
 
         The sums of W are exact on the ``grid`` (P,) (_sums.py).
         """
@@ -146,7 +149,7 @@ class Statistics:
         even = -(-rows.n_features // (16 * workers.n_jobs)) * 16
         wide_slab = max(_SLAB, min(even, _SLAB_BYTES // (8 * self.counts.size)))
         workers.map(add_slab, spans(rows.n_features, wide_slab))
-        workers.map(count, list(self.Z))
+        workers.map_small(count, list(self.Z))
         for c, column in enumerate(wide.T):
             self.counts[c] += np.bincount(column, minlength=K)
 
@@ -262,10 +265,9 @@ class Statistics:
         if rough and RIDGE + shrinkage >= ROUGH * C * float(diagonal.max()):
             with suppress(scipy.linalg.LinAlgError):  # rounding may lose the least eigenvalues
                 single = _dense_normal(blocks, where, diagonal, _square(len(used), np.float32, workers, group))
-                factor = CholeskyAlone(single) if alone else Cholesky(single, workers)
-                return Normal(used, diagonal, factor, None, workers, alone)
+                return Normal(used, diagonal, _factor(single, workers, alone), None, workers, alone)
         A = _dense_normal(blocks, where, diagonal, _square(len(used), np.float64, workers, group))
-        return Normal(used, diagonal, CholeskyAlone(A) if alone else Cholesky(A, workers), None, workers, alone)
+        return Normal(used, diagonal, _factor(A, workers, alone), None, workers, alone)
 
 
 def pairs_of(groups: Sequence[slice]) -> list[tuple[int, int]]:
@@ -292,6 +294,11 @@ def _dense_normal(
         A[edge[c] : edge[c + 1], edge[b] : edge[b + 1]] = dense.T
     A[np.diag_indices_from(A)] = diagonal
     return A
+
+
+def _factor(A: NDArray[np.floating], workers: Workers, alone: bool) -> Cholesky | CholeskyAlone:
+    """The factor of ``A`` (m, m), in place."""
+    return CholeskyAlone(A) if alone or len(A) <= SMALL_UNKNOWNS else Cholesky(A, workers)
 
 
 def _sparse_normal(blocks: Blocks, where: list[NDArray[np.intp]], diagonal: Doubles) -> scipy.sparse.csr_array:
