@@ -96,7 +96,7 @@ static void swift_pack_table(In<float, 3> T, int c, float each, Out<Short, 4> ou
 
 static void assign_swiftly(In<float, 2> X, In<std::uint8_t, 2> packed, In<Short, 4> T, In<float, 2> N,
                            float each, Out<Code, 2> codes, bool start, In<int, 1> stop, int rounds,
-                           std::uint64_t seed) {
+                           std::uint64_t seed, bool in_turn) {
     require(has_coarse_products(), kNoBytes);
     const int n = dimension(X.shape(0)), P = dimension(X.shape(1)), C = dimension(T.shape(0)),
               K = dimension(T.shape(1)), Ks = dimension(T.shape(3));
@@ -118,7 +118,7 @@ static void assign_swiftly(In<float, 2> X, In<std::uint8_t, 2> packed, In<Short,
     auto work = allocate(swift_workspace(C, Ks, P));
     nb::gil_scoped_release release;
     swift_assign({C, K, Ks, T.data(), N.data(), each}, n, P, X.data(), packed.data(), codes.data(), start,
-                 rounds, seed, work.get(), stop.data());
+                 rounds, in_turn, seed, work.get(), stop.data());
 }
 
 void gkmeans::bind_products(nb::module_& m) {
@@ -137,6 +137,6 @@ void gkmeans::bind_products(nb::module_& m) {
     m.def("swift_pack", &swift_pack_table, array("T"), nb::arg("c"), nb::arg("each"), array("out"));
     m.def("swift_assign", &assign_swiftly, array("X"), array("packed"), array("T"), array("N"),
           nb::arg("each"), array("codes"), nb::arg("start"), array("stop"), nb::arg("rounds") = 0,
-          nb::arg("seed") = 0);
+          nb::arg("seed") = 0, nb::arg("in_turn") = false);
     m.def("coarse_multiply", &coarse_multiply_rows, array("A"), array("B"), array("out"), nb::arg("first"));
 }

@@ -6,13 +6,16 @@
 
 #include <immintrin.h>
 
+#include <numeric>
+
 #include "draw.hpp"
 
 namespace gkmeans {
 
 constexpr int kMaxSweeps = 100;
 constexpr int kFewest = 3,
-              kMost = 16;  // codes that a round chooses anew: half of them, but at least and at most these
+              kMost = 16;   // codes that a round chooses anew: half of them, but at least and at most these
+constexpr int kGreedy = 8;  // rounds in turn, up to C, that begin without a draw
 
 std::size_t swift_workspace(int C, int Ks, int P) {
     const std::size_t costs = static_cast<std::size_t>(C) * Ks * sizeof(Short);
@@ -32,6 +35,13 @@ void swift_pack(int C, int K, int Kp, int Ks, const float* T, int c, float each,
             }
         }
     }
+}
+
+// The least number from C / 2 - 1 on that has no divisor in common with C: by such strides all are reached.
+static int stride(int C) {
+    int step = C / 2 > 2 ? C / 2 - 1 : 1;
+    while (std::gcd(step, C) > 1) ++step;
+    return step;
 }
 
 static inline __m512i shorts(const Short* p) { return _mm512_loadu_si512(p); }
@@ -157,43 +167,81 @@ struct Row {
         beside(c, [&](int at) { __builtin_prefetch(row + at, 0, 3); });
     }
 
-    // Takes `count` of the best codes away, drawn in random order, and chooses them anew, one after the
-    // other, the first at random; then refines.
-    void choose_anew(int count, std::uint64_t seed) {
-        std::uint64_t state = seed;
-        for (int c = 0; c < t.C; ++c) state = mixed(state ^ held[c]), order[c] = static_cast<Code>(c);
+    // Neighbours, downwards in the first C rounds, upwards in the next; rounds that follow each other start
+    // about half of C apart, so that they choose others.
+    void take_turns(int round) {
+        const int first = (t.C / 2 + round % t.C * stride(t.C)) % t.C;
+        for (int x = 0; x < t.C; ++x)
+            order[x] = static_cast<Code>((first + (round < t.C ? t.C - x : x)) % t.C);
+    }
+
+    void draw(int count, std::uint64_t* state) {
+        for (int c = 0; c < t.C; ++c) order[c] = static_cast<Code>(c);
         for (int x = 0; x < count; ++x) {
-            const int y = x + drawn(&state, t.C - x);
+            const int y = x + drawn(state, t.C - x);
             const Code c = order[y];
             order[y] = order[x];
             order[x] = c;
         }
-        const int random = drawn(&state, t.K);
-        fetch(order[0], random);
-        __builtin_memcpy(code, held, t.C * sizeof(Code));
-        const Short *now = t.row(order[0], random), *gone[kMost];
+    }
+
+    // V of the best codes but the first `count` of `order`, and with what `more` (C, Ks) adds.
+    template <class More>
+    void take_away(int count, More more) {
+        const Short* gone[kMost];
         for (int x = 0; x < count; ++x) gone[x] = t.row(order[x], held[order[x]]);
-        code[order[0]] = static_cast<Code>(random);
         for (int k = 0; k < size(); k += kShorts) {
-            __m512i v = _mm512_add_epi16(shorts(best + k), shorts(now + k));
+            __m512i v = more(k, shorts(best + k));
             for (int x = 0; x < count; ++x) v = _mm512_sub_epi16(v, shorts(gone[x] + k));
             _mm512_storeu_si512(V + k, v);
         }
+    }
+
+    // Chooses the best codeword of c but the one held.
+    void choose_other(int c) {
+        Short& own = V[c * t.Ks + held[c]];
+        const Short cost = own;
+        own = 32767;
+        code[c] = place(c, least(c));
+        own = cost;
+        add(c);
+    }
+
+    // Takes `count` of the best codes away and chooses them anew, one after the other, the first at random,
+    // or in the first rounds `in_turn` another than before; then refines.
+    void choose_anew(int count, int round, bool in_turn, std::uint64_t seed) {
+        const bool greedy = in_turn && round < t.C && round < kGreedy;
+        std::uint64_t state = seed;
+        for (int c = 0; c < t.C && !greedy; ++c) state = mixed(state ^ held[c]);
+        if (in_turn && round < 2 * t.C)
+            take_turns(round);
+        else
+            draw(count, &state);
+        __builtin_memcpy(code, held, t.C * sizeof(Code));
+        const int c = order[0];
+        if (greedy) {
+            take_away(count, [](int, __m512i v) { return v; });
+            choose_other(c);
+        } else {
+            code[c] = static_cast<Code>(drawn(&state, t.K));
+            fetch(c, code[c]);
+            const Short* now = t.row(c, code[c]);
+            take_away(count, [now](int k, __m512i v) { return _mm512_add_epi16(v, shorts(now + k)); });
+        }
         for (int x = 1; x < count; ++x) {
-            const int c = order[x];
-            code[c] = place(c, least(c));
-            add(c);
+            code[order[x]] = place(order[x], least(order[x]));
+            add(order[x]);
         }
         refine(order[count - 1], count > 1);
     }
 
-    void improve(int rounds, std::uint64_t seed) {
+    void improve(int rounds, bool in_turn, std::uint64_t seed) {
         const int half = t.C / 2 < kMost ? t.C / 2 : kMost;
         const int count = half > kFewest ? half : t.C < kFewest ? t.C : kFewest;
         int cost = total();
         keep();
         for (int r = 0; r < rounds; ++r) {
-            choose_anew(count, mixed(seed + r));
+            choose_anew(count, r, in_turn, mixed(seed + r));
             const int now = total();
             if (now >= cost) continue;
             cost = now;
@@ -206,7 +254,8 @@ struct Row {
 }  // namespace
 
 void swift_assign(const Steps& t, int n, int P, const float* X, const std::uint8_t* packed, Code* codes,
-                  bool start, int rounds, std::uint64_t seed, void* work, const volatile int* stop) {
+                  bool start, int rounds, bool in_turn, std::uint64_t seed, void* work,
+                  const volatile int* stop) {
     const std::size_t Ks = t.Ks, wide = t.C * Ks;
     float* products = reinterpret_cast<float*>(static_cast<char*>(work) + lines(coarse_workspace(P)));
     Short* S = reinterpret_cast<Short*>(products + kSwiftRows * Ks);
@@ -225,7 +274,7 @@ void swift_assign(const Steps& t, int n, int P, const float* X, const std::uint8
             Row row{t,    S + i * wide, V, best, codes + static_cast<std::size_t>(first + i) * t.C,
                     held, held + t.C};
             row.begin(start);
-            if (rounds > 0) row.improve(rounds, seed);
+            if (rounds > 0) row.improve(rounds, in_turn, seed);
         }
     }
 }

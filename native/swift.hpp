@@ -38,9 +38,11 @@ std::size_t swift_workspace(int C, int Ks, int P);
 
 // Codes (n, C) of the rows X (n, P), whose products with the codewords, filled up to Ks, are made by `packed`
 // (coarse.hpp): from a greedy start, or, where `start` is false, from the codes given. Then `rounds` that
-// perturb the codes, of which the best are kept. `work` holds swift_workspace(…) bytes, 64-aligned; when
-// `stop` is not 0 the function returns early.
+// perturb the codes, of which the best are kept: codes drawn at random, or `in_turn` those of all
+// dictionaries first. `work` holds swift_workspace(…) bytes, 64-aligned; when `stop` is not 0 the function
+// returns early.
 void swift_assign(const Steps&, int n, int P, const float* X, const std::uint8_t* packed, Code* codes,
-                  bool start, int rounds, std::uint64_t seed, void* work, const volatile int* stop);
+                  bool start, int rounds, bool in_turn, std::uint64_t seed, void* work,
+                  const volatile int* stop);
 
 }  // namespace gkmeans

@@ -1,8 +1,11 @@
 """Group assignment in 16-bit steps against a NumPy twin, bit for bit, and what it may and may not sway."""
 
+import math
+
 import numpy as np
 import pytest
 
+import gkmeans as gk
 import reference
 from conftest import correlated
 from gkmeans import _core, dictionaries, steps
@@ -30,8 +33,8 @@ SHAPES = [
 ]
 
 
-def swift(rounds=0, seed=0):
-    return SwiftAssignment(rounds, GroupAssignment(1), seed)
+def swift(rounds=0, seed=0, in_turn=False):
+    return SwiftAssignment(rounds, GroupAssignment(1), seed, in_turn=in_turn)
 
 
 def alone(X, tables):
@@ -66,24 +69,46 @@ def total(S, T, code):
     return (costs(S, T, code) + S)[range(len(S)), code].sum()
 
 
-def chosen_anew(S, T, code, K, seed):
-    C = len(S)
-    state, order = seed, list(range(C))
+def drawn(code, count, seed):
+    """A random order of the dictionaries, and the state of the draws."""
+    state, order = seed, list(range(len(code)))
     for k in code:
         state = reference.mixed(state ^ int(k))
-    count = max(min(C // 2, 16), min(C, 3))
     for x in range(count):
-        state, y = reference.drawn(state, C - x)
+        state, y = reference.drawn(state, len(code) - x)
         order[x], order[x + y] = order[x + y], order[x]
-    _, first = reference.drawn(state, K)
+    return order, state
+
+
+def turn(C, r):
+    """The dictionaries in the order of round r of 2 C: neighbours, downwards and then upwards."""
+    stride = max(1, C // 2 - 1)
+    while math.gcd(stride, C) > 1:
+        stride += 1
+    first = C // 2 + r % C * stride
+    return [(first + (-x if r < C else x)) % C for x in range(C)]
+
+
+def chosen_anew(S, T, code, K, seed, r, in_turn):
+    C = len(S)
+    count = max(min(C // 2, 16), min(C, 3))
+    in_turn = in_turn and r < 2 * C
+    order, state = drawn(code, 0 if in_turn else count, seed)
+    if in_turn:
+        order = turn(C, r)
     code = code.copy()
-    code[order[0]] = first
+    if in_turn and r < min(C, 8):
+        v = costs(S, T, code, order[:count])[order[0]]
+        v[code[order[0]]] = 32767
+        code[order[0]] = min(v.argmin(), K - 1)
+    else:
+        _, code[order[0]] = reference.drawn(state, K)
     for x in range(1, count):
         code[order[x]] = costs(S, T, code, order[x:count])[order[x]].argmin()
     return refined(S, T, code, order[count - 1], count > 1)
 
 
-def twin(S, T, K, given=None, rounds=0, seed=0):
+def twin(S, T, K, given=None, rounds=0, seed=0, in_turn=False):
     """Codes of one row."""
     code = np.zeros(len(S), int)
     for c in range(len(S)):
@@ -91,7 +116,7 @@ def twin(S, T, K, given=None, rounds=0, seed=0):
     best = refined(S, T, code, len(S) - 1, given is None)
     for r in range(rounds):
         seeded = reference.mixed((seed + r) % 2**64)
-        new = chosen_anew(S, T, best, K, seeded)
+        new = chosen_anew(S, T, best, K, seeded, r, in_turn)
         if total(S, T, new) < total(S, T, best):
             best = new
     return best
@@ -112,6 +137,38 @@ def test_codes_are_those_of_the_twin(shape, rounds, rng, workers):
     T, S = tables.steps.T.astype(int), alone(X, tables)
     expected = [twin(row, T, shape[1], None, rounds, 3) for row in S]
     np.testing.assert_array_equal(found, np.reshape(expected, found.shape))
+
+
+@pytest.mark.parametrize("shape", [(6, 16, 7, 20), (1, 1, 1, 1), *SHAPES], ids=str)
+@pytest.mark.parametrize("rounds", [1, 3, 20])
+def test_codes_by_rounds_in_turn_are_those_of_the_twin(shape, rounds, rng, workers):
+    C, K, P, n = shape
+    X, tables = made(rng, max(C, 2), K, P, min(n, 70), workers)
+    found = swift(rounds, 3, in_turn=True).codes(X, tables, None, workers)
+    T, S = tables.steps.T.astype(int), alone(X, tables)
+    expected = [twin(row, T, K, None, rounds, 3, in_turn=True) for row in S]
+    np.testing.assert_array_equal(found, np.reshape(expected, found.shape))
+
+
+@pytest.mark.parametrize("C", [2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 17])
+def test_rounds_in_turn_start_at_every_dictionary_once_in_each_direction(C):
+    for first in (0, C):
+        assert sorted(turn(C, r)[0] for r in range(first, first + C)) == list(range(C))
+    assert turn(8, 0) == [4, 3, 2, 1, 0, 7, 6, 5]
+    assert turn(8, 1)[:4] == [7, 6, 5, 4]
+    assert turn(8, 9)[:4] == [7, 0, 1, 2]
+
+
+def test_few_rounds_in_turn_lower_the_distortion_more_than_drawn_ones(workers):
+    sample = gk.datasets.load_sample()
+    est = gk.GroupKMeans(4, 64, init="random", max_iter=8, random_state=0).fit(sample.learn[:8000])
+    X, tables = sample.base[:3000].astype(np.float32) - est.shift_, Tables.in_steps(est.dictionaries_, workers, FINE)
+    for rounds in (2, 4, 8):
+        drawn_ones, in_turn = (
+            reference.distortion(X, est.dictionaries_, swift(rounds, 0, way).codes(X, tables, None, workers))
+            for way in (False, True)
+        )
+        assert in_turn < drawn_ones
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

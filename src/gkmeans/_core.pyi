@@ -90,6 +90,7 @@ def swift_assign(
     stop: NDArray[np.int32],
     rounds: int = 0,
     seed: int = 0,
+    in_turn: bool = False,
 ) -> None: ...
 def products(
     Q: _Floats,  # (n, P)

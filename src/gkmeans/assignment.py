@@ -68,14 +68,17 @@ class SwiftAssignment:
     """O1GA in 16-bit steps by products in bytes, where the CPU and the dictionaries allow it, else ``otherwise``.
 
     Each of ``rounds`` then chooses half of a row's codes anew (at least 3, at most 16), one after the other, the first
-    at random by ``seed`` and the row's codes, refines and keeps the better ones. A choice may be swayed as by
-    ``coarse`` products; half the squared norm of a usual codeword has at least ``fine`` steps.
+    at random by ``seed`` and the row's codes, refines and keeps the better ones. ``in_turn`` the first 2 C rounds take
+    the dictionaries in turn instead of drawing them, and up to 8 and C of these begin with the best codeword but the
+    one that is there: the best way for few rounds. A choice may be swayed as by ``coarse`` products; half the squared
+    norm of a usual codeword has at least ``fine`` steps.
     """
 
     rounds: int
     otherwise: GroupAssignment
     seed: int = 0
     fine: float = 64.0
+    in_turn: bool = False
 
     def without_rounds(self) -> SwiftAssignment:
         """The same but for the rounds."""
@@ -102,6 +105,7 @@ class SwiftAssignment:
             workers.stop,
             rounds=self.rounds,
             seed=self.seed,
+            in_turn=self.in_turn,
         )
         return out
 

@@ -21,7 +21,7 @@ from .dictionaries import Dictionaries, Tables, code_dtype
 from .passes import Passed
 
 PLAIN_ROUNDS = (0, 0, 0, 1, 2, 4, 8, 16, 32, 64)
-SWIFT_ROUNDS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)
+SWIFT_ROUNDS = (0, 1, 3, 6, 10, 16, 32, 64, 128, 256)
 """Perturbed rounds of each effort; in 16-bit steps they cost little."""
 
 

@@ -61,7 +61,7 @@ class GroupKMeans(Relaxing):
         dictionaries that were solved without them. 0 gives the paper's plain training, which is also taken with fewer
         than 4 K rows or ``max_iter`` below 4, and where rows held out of a trial fare better by it; the log says which.
     effort : int, default=7
-        How hard ``encode`` looks for the best codes, from 0 to 9: O1GA, then 0, 1, 2, 4 … 256 rounds in which half of
+        How hard ``encode`` looks for the best codes, from 0 to 9: O1GA, then 0, 1, 3, 6 … 256 rounds in which half of
         the codes are chosen anew and refined, from 7 on followed by ``order``. Where the CPU can, all but the last is
         done in 16-bit steps by products in bytes, up to 6 in the components of wide rows that matter. Otherwise, with
         ``relaxation=0``, and where steps would sway choices, 0 is O1GA from the first stage of the training, 1 from all
@@ -182,7 +182,7 @@ class GroupKMeans(Relaxing):
     def _swift_way(self, effort: int, fine: float) -> GroupAssignment | SwiftAssignment:
         """How ``effort`` assigns where choices may be swayed a little: in steps, then by ``order`` if it is high."""
         C, K = self.dictionaries_.shape[:2]
-        swift = SwiftAssignment(SWIFT_ROUNDS[effort], self._way(effort, C, K), fine=fine)
+        swift = SwiftAssignment(SWIFT_ROUNDS[effort], self._way(effort, C, K), fine=fine, in_turn=True)
         return swift if effort <= SWIFT_EFFORT else replace(self._method(C, K), early=swift)
 
     def _measured(self, energy: float) -> None:
