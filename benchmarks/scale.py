@@ -1,8 +1,8 @@
 """More data than memory: a limit on memory, time a row over n, batches, drift, and fits that are killed.
 
 python benchmarks/scale.py memory [--rows 20000000] [--limit 2.0]    fit and encode a file under a limit, in GB
-python benchmarks/scale.py linear [--most 10000000] [--dictionaries 8] [--codewords 256] [--repeats 3]
-                                                                     encode µs a vector and fit s an iteration, over n
+python benchmarks/scale.py linear [--most 10000000] [--dictionaries 16] [--codewords 16] [--repeats 5]
+                                                                     encode µs a vector and fit µs an iteration, over n
 python benchmarks/scale.py streaming [--rows 100000] [--relaxation 0]   50 batches of photo SIFT against one fit
 python benchmarks/scale.py drift [--rows 50000] [--relaxation 0]     photo SIFT turns to patches of MNIST half way
 python benchmarks/scale.py resume [--kills 20]                       SIGKILL at random moments
@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 import gkmeans as gk
-from common import alternate, machine, mnist, photosift, spread
+from common import alternate, machine, median, mnist, photosift, spread
 
 C, K, P = 8, 256, 128
 
@@ -90,12 +90,20 @@ def linear(options: argparse.Namespace) -> None:
         encoded = alternate({n: lambda n=n: est.encode(X[:n]) for n in tens[1:]}, options.repeats)
         for n, seconds in encoded.items():
             print(f"encode {n:>10,}: {spread(seconds, 1e6 / n)} µs a vector", flush=True)
+        print(constant({n: median(seconds) / n for n, seconds in encoded.items()}))
         # seven iterations less four: neither the look at the data nor the codes of the first
         tasks = {(n, last): lambda n=n, last=last: fit_from(est, X[:n], last) for n in tens[:-1] for last in (4, 7)}
         fitted = alternate(tasks, options.repeats)
-        for n in tens[:-1]:
-            pairs = zip(fitted[n, 4], fitted[n, 7], strict=True)
-            print(f"fit    {n:>10,}: {spread([(b - a) / 3 for a, b in pairs], 1e6 / n)} µs a vector and iteration")
+        each = {n: [(b - a) / 3 for a, b in zip(fitted[n, 4], fitted[n, 7], strict=True)] for n in tens[:-1]}
+        for n, seconds in each.items():
+            print(f"fit    {n:>10,}: {spread(seconds, 1e6 / n)} µs a vector and iteration")
+        print(constant({n: median(seconds) / n for n, seconds in each.items()}))
+
+
+def constant(times: dict[int, float]) -> str:
+    """How far times a vector are from the number that is nearest to them all."""
+    low, high = min(times.values()), max(times.values())
+    return f"within {100 * (high - low) / (high + low):.1f} % of {1e6 * (low + high) / 2:.2f} µs"
 
 
 def fit_from(est: gk.GroupKMeans, X: np.ndarray, iterations: int) -> None:
@@ -170,9 +178,9 @@ def main() -> None:
     part.add_argument("--limit", type=float, default=0.0)
     part = parts.add_parser("linear")
     part.add_argument("--most", type=int, default=10_000_000)
-    part.add_argument("--dictionaries", type=int, default=C)
-    part.add_argument("--codewords", type=int, default=K)
-    part.add_argument("--repeats", type=int, default=3)
+    part.add_argument("--dictionaries", type=int, default=16)
+    part.add_argument("--codewords", type=int, default=16)
+    part.add_argument("--repeats", type=int, default=5)
     part = parts.add_parser("streaming")
     part.add_argument("--rows", type=int, default=100_000)
     part.add_argument("--base", type=int, default=25_000)

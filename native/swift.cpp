@@ -15,7 +15,7 @@ namespace gkmeans {
 constexpr int kMaxSweeps = 100;
 constexpr int kFewest = 3,
               kMost = 16;   // codes that a round chooses anew: half of them, but at least and at most these
-constexpr int kGreedy = 8;  // rounds in turn, up to C, that begin without a draw
+constexpr int kGreedy = 8;  // of the first rounds in turn, at most C, begin without a draw
 
 std::size_t swift_workspace(int C, int Ks, int P) {
     const std::size_t costs = static_cast<std::size_t>(C) * Ks * sizeof(Short);
@@ -79,7 +79,7 @@ struct Row {
     Short* best;     // (C, Ks)  V of the best codes so far
     Code* code;      // (C)
     Code* held;      // (C)      the best ones
-    Code* order;     // (C)      dictionaries in random order
+    Code* order;     // (C)      dictionaries, those chosen anew first
 
     int size() const { return t.C * t.Ks; }
 
@@ -99,7 +99,8 @@ struct Row {
             const __mmask32 mask = _mm512_cmpeq_epi16_mask(shorts(v + k), wanted);
             found = mask ? k + __builtin_ctz(mask) : found;
         }
-        return static_cast<Code>(found < t.K ? found : t.K - 1);  // past K only by costs that are no numbers
+        return static_cast<Code>(
+            found < t.K ? found : t.K - 1);  // past K by costs that are no numbers, or choose_other
     }
 
     // Calls `each` with every place of V but those of dictionary c, to which its own codeword adds nothing.
@@ -167,14 +168,16 @@ struct Row {
         beside(c, [&](int at) { __builtin_prefetch(row + at, 0, 3); });
     }
 
-    // Neighbours, downwards in the first C rounds, upwards in the next; rounds that follow each other start
-    // about half of C apart, so that they choose others.
+    // Sets the order of one of the first 2 C rounds: neighbours, downwards, then upwards. Rounds that follow
+    // each other start as near to half of C apart as all starts can be reached by, so that they choose
+    // others.
     void take_turns(int round) {
         const int first = (t.C / 2 + round % t.C * stride(t.C)) % t.C;
         for (int x = 0; x < t.C; ++x)
             order[x] = static_cast<Code>((first + (round < t.C ? t.C - x : x)) % t.C);
     }
 
+    // Draws the first `count` of the order.
     void draw(int count, std::uint64_t* state) {
         for (int c = 0; c < t.C; ++c) order[c] = static_cast<Code>(c);
         for (int x = 0; x < count; ++x) {

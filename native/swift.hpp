@@ -6,7 +6,8 @@
 //
 // No sum leaves 16 bits: the entries of T that meet in one sum are at most kMostTogether together, and a
 // codeword alone costs from 0, for the least of its dictionary, to kMostAlone, more than that counting as
-// that. This is never the least cost: T would have to raise one codeword and lower another by all it can.
+// that. This is never the least cost: T would have to raise one codeword and lower another by all it can. (It
+// may be where a codeword is left out, choose_other in swift.cpp; then one of the K is taken all the same.)
 #pragma once
 #include "coarse.hpp"
 #include "kernels.hpp"
@@ -38,9 +39,9 @@ std::size_t swift_workspace(int C, int Ks, int P);
 
 // Codes (n, C) of the rows X (n, P), whose products with the codewords, filled up to Ks, are made by `packed`
 // (coarse.hpp): from a greedy start, or, where `start` is false, from the codes given. Then `rounds` that
-// perturb the codes, of which the best are kept: codes drawn at random, or `in_turn` those of all
-// dictionaries first. `work` holds swift_workspace(…) bytes, 64-aligned; when `stop` is not 0 the function
-// returns early.
+// perturb the codes, of which the best are kept. They draw the dictionaries whose codes they choose anew;
+// `in_turn` the first 2 C rounds go through all dictionaries instead. `work` holds swift_workspace(…) bytes,
+// 64-aligned; when `stop` is not 0 the function returns early.
 void swift_assign(const Steps&, int n, int P, const float* X, const std::uint8_t* packed, Code* codes,
                   bool start, int rounds, bool in_turn, std::uint64_t seed, void* work,
                   const volatile int* stop);

@@ -103,9 +103,25 @@ def test_chunks_of_one_worker_are_dealt_out_to_both(count, apart, client):
 
 
 def test_chunks_stay_with_workers_that_have_room_for_them():
-    assert housed([["a"], ["a", "b"], ["b"]], {"a": 2, "b": 2}) == ["a", "b", "b"]
+    assert housed([["a"], ["a", "b"], ["b"]], {"a": 2, "b": 2}) == ["a", "a", "b"]
     assert housed([["a"], ["a"], ["a"], []], {"a": 2, "b": 1, "c": 1}) == ["a", "a", "b", "c"]
     assert housed([["lost"], ["a"]], {"a": 1, "b": 1}) == ["b", "a"]
+    assert housed([["a", "b"], ["a"]], {"a": 1, "b": 1}) == ["b", "a"]  # nothing moves
+
+
+@on_the_cluster
+def test_a_moved_chunk_that_is_lost_comes_again(client):
+    client.wait_for_workers(2)
+    first, _ = client.nthreads()
+    futures = [client.submit(np.full, 5, p, workers=[first], allow_other_workers=True, pure=False) for p in range(2)]
+    wait(futures)
+    dealt, _ = dealt_out([Delayed(future.key, {future.key: future}) for future in futures])
+    [copy] = [chunk.__dask_graph__()[chunk.key] for chunk in dealt if chunk.key not in {one.key for one in futures}]
+    wait(copy)
+    [home] = client.who_has([copy])[copy.key]
+    del futures
+    os.kill(client.run(os.getpid)[home], signal.SIGKILL)
+    assert [rows[0] for rows in fetched(dealt)] == [0, 1]
 
 
 @on_the_cluster

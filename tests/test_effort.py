@@ -31,7 +31,7 @@ def fitted(sample):
     return small(8, 16).fit(sample.learn[:1500])
 
 
-def test_every_effort_has_more_rounds_than_the_one_before():
+def test_rounds_of_each_effort():
     assert (0, 0, 0, *(1 << step for step in range(7))) == PLAIN_ROUNDS
     assert (0, 1, 3, 6, 10, *(1 << step for step in range(4, 9))) == SWIFT_ROUNDS
 

@@ -229,7 +229,7 @@ def test_a_rough_solution_that_fails_is_made_exactly(rng, workers, monkeypatch):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_factor_made_alone_solves_as_that_of_several_threads(dtype, rng, workers):
-    for m, q in ((1, 1), (7, 3), (200, 65), (450, 0)):
+    for m, q in ((0, 2), (1, 1), (7, 3), (200, 65), (450, 0)):
         L = np.tril(rng.standard_normal((m, m))) + 3 * np.sqrt(m) * np.eye(m)
         A, right = (L @ L.T).astype(dtype), rng.standard_normal((m, q))
         alone = CholeskyAlone(np.tril(A)).solve(right)
@@ -238,6 +238,13 @@ def test_a_factor_made_alone_solves_as_that_of_several_threads(dtype, rng, worke
         tolerance = {"rtol": 1e-3, "atol": 1e-4} if dtype == np.float32 else {"rtol": 1e-9, "atol": 1e-12}
         np.testing.assert_allclose(alone, np.linalg.solve(L @ L.T, right), **tolerance)
         np.testing.assert_allclose(alone, Cholesky(np.tril(A), workers).solve(right), **tolerance)
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 3), (2, 4, 3), (3, 200, 2)])
+def test_no_points_leave_the_dictionaries_as_they_were(shape, rng):
+    D = rng.standard_normal(shape).astype(np.float32)
+    nothing = Statistics.of(np.empty((0, shape[2])), np.empty((0, shape[0]), np.uint8), shape[1])
+    np.testing.assert_array_equal(nothing.solve(D), D)
 
 
 def test_a_factor_of_what_is_not_positive_is_refused():

@@ -139,11 +139,11 @@ def test_codes_are_those_of_the_twin(shape, rounds, rng, workers):
     np.testing.assert_array_equal(found, np.reshape(expected, found.shape))
 
 
-@pytest.mark.parametrize("shape", [(6, 16, 7, 20), (1, 1, 1, 1), *SHAPES], ids=str)
+@pytest.mark.parametrize("shape", [(6, 16, 7, 20), (2, 1, 1, 1), *SHAPES], ids=str)
 @pytest.mark.parametrize("rounds", [1, 3, 20])
 def test_codes_by_rounds_in_turn_are_those_of_the_twin(shape, rounds, rng, workers):
     C, K, P, n = shape
-    X, tables = made(rng, max(C, 2), K, P, min(n, 70), workers)
+    X, tables = made(rng, C, K, P, min(n, 70), workers)
     found = swift(rounds, 3, in_turn=True).codes(X, tables, None, workers)
     T, S = tables.steps.T.astype(int), alone(X, tables)
     expected = [twin(row, T, K, None, rounds, 3, in_turn=True) for row in S]
@@ -162,8 +162,8 @@ def test_rounds_in_turn_start_at_every_dictionary_once_in_each_direction(C):
 def test_few_rounds_in_turn_lower_the_distortion_more_than_drawn_ones(workers):
     sample = gk.datasets.load_sample()
     est = gk.GroupKMeans(4, 64, init="random", max_iter=8, random_state=0).fit(sample.learn[:8000])
-    X, tables = sample.base[:3000].astype(np.float32) - est.shift_, Tables.in_steps(est.dictionaries_, workers, FINE)
-    for rounds in (2, 4, 8):
+    X, tables = sample.base[:3000].astype(np.float32), Tables.in_steps(est.dictionaries_, workers, FINE)
+    for rounds in (2, 4):
         drawn_ones, in_turn = (
             reference.distortion(X, est.dictionaries_, swift(rounds, 0, way).codes(X, tables, None, workers))
             for way in (False, True)
@@ -197,8 +197,9 @@ def test_steps_are_the_table_rounded(C, K, rng, workers):
     assert found.T.shape[3] % steps.SHORTS == 0
 
 
+@pytest.mark.parametrize("in_turn", [False, True])
 @pytest.mark.parametrize("kind", ["alike", "opposed", "one long", "far rows", "apart"])
-def test_no_sum_leaves_16_bits(kind, rng, workers):
+def test_no_sum_leaves_16_bits(kind, in_turn, rng, workers):
     D = rng.standard_normal((6, 32, 8)).astype(np.float32)
     X = correlated(rng, 50, 8)
     if kind == "alike":
@@ -218,8 +219,8 @@ def test_no_sum_leaves_16_bits(kind, rng, workers):
     assert max(together[0].max(), -together[1].min()) <= MOST
     assert 0 <= S.min() <= S.max() <= 2 * MOST
     assert 3 * MOST <= 32767
-    found = swift(4).codes(X, tables, None, workers)
-    np.testing.assert_array_equal(found, [twin(row, T, 32, None, 4) for row in S])
+    found = swift(4, in_turn=in_turn).codes(X, tables, None, workers)
+    np.testing.assert_array_equal(found, [twin(row, T, 32, None, 4, in_turn=in_turn) for row in S])
     chosen = np.take_along_axis(S, found[:, :, None].astype(int), axis=2)
     assert chosen.max() < 2 * MOST  # what costs too much to be told apart is never chosen
 
@@ -306,11 +307,12 @@ def test_steps_are_as_fine_as_asked_for(workers, rng):
     assert fine_enough(0) == np.inf
 
 
+@pytest.mark.parametrize("in_turn", [False, True])
 @pytest.mark.parametrize("value", [np.inf, np.nan, 3e38])
-def test_rows_that_are_no_numbers_get_codes_all_the_same(value, rng, workers):
+def test_rows_that_are_no_numbers_get_codes_all_the_same(value, in_turn, rng, workers):
     _, tables = made(rng, 3, 20, 8, 1, workers)
     X = np.full((3, 8), value, np.float32)
-    assert (swift(2).codes(X, tables, None, workers) < 20).all()
+    assert (swift(9, in_turn=in_turn).codes(X, tables, None, workers) < 20).all()
 
 
 def test_without_rounds_nothing_is_perturbed():

@@ -227,7 +227,7 @@ class Workers:
         return [future.result() for future in futures]
 
     def map_small(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        """The same for items so small that a task takes several of them: each must not depend on the others."""
-        tasks = spans(len(items), max(1, -(-len(items) // (4 * self.n_jobs))))
+        """The same with two tasks a thread, for many items of equal size that take less time than to hand them out."""
+        tasks = spans(len(items), max(1, -(-len(items) // (2 * self.n_jobs))))
         parts = self.map(lambda some: [function(item) for item in items[slice(*some)]], tasks)
         return [result for part in parts for result in part]

@@ -70,18 +70,22 @@ class CholeskyAlone:
     def __init__(self, A: NDArray[np.floating]) -> None:
         self.A = A
         failed = ctypes.c_int()
-        m = ctypes.c_int(len(A))
+        m, lead = ctypes.c_int(len(A)), ctypes.c_int(max(1, len(A)))
         # what lies row by row is LAPACK's upper triangle
-        _lapack("potrf", A.dtype)(b"U", ctypes.byref(m), A.ctypes.data, ctypes.byref(m), ctypes.byref(failed))
+        _lapack("potrf", A.dtype)(b"U", ctypes.byref(m), A.ctypes.data, ctypes.byref(lead), ctypes.byref(failed))
         if failed.value:
             raise scipy.linalg.LinAlgError(f"row {failed.value} of {len(A)} is not positive")
 
     def solve(self, right: NDArray[np.floating]) -> NDArray[np.floating]:
         """``A⁻¹ right`` for (m, q) right-hand sides."""
         x = np.array(right.T, self.A.dtype, order="C")
-        m, q, failed = ctypes.c_int(len(self.A)), ctypes.c_int(len(x)), ctypes.c_int()
-        potrs, size = _lapack("potrs", self.A.dtype), ctypes.byref(m)
-        potrs(b"U", size, ctypes.byref(q), self.A.ctypes.data, size, x.ctypes.data, size, ctypes.byref(failed))
+        m, lead = ctypes.c_int(len(self.A)), ctypes.c_int(max(1, len(self.A)))
+        q, failed, lines = ctypes.c_int(len(x)), ctypes.c_int(), ctypes.byref(lead)
+        potrs = _lapack("potrs", self.A.dtype)
+        potrs(
+            *(b"U", ctypes.byref(m), ctypes.byref(q)),
+            *(self.A.ctypes.data, lines, x.ctypes.data, lines, ctypes.byref(failed)),
+        )
         out: NDArray[np.floating] = x.T
         return out
 

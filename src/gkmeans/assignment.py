@@ -69,9 +69,9 @@ class SwiftAssignment:
 
     Each of ``rounds`` then chooses half of a row's codes anew (at least 3, at most 16), one after the other, the first
     at random by ``seed`` and the row's codes, refines and keeps the better ones. ``in_turn`` the first 2 C rounds take
-    the dictionaries in turn instead of drawing them, and up to 8 and C of these begin with the best codeword but the
-    one that is there: the best way for few rounds. A choice may be swayed as by ``coarse`` products; half the squared
-    norm of a usual codeword has at least ``fine`` steps.
+    the dictionaries in turn instead of drawing them, and the first min(C, 8) of these begin with the best codeword but
+    the one that is there: the best way for few rounds. A choice may be swayed as by ``coarse`` products; half the
+    squared norm of a usual codeword has at least ``fine`` steps.
     """
 
     rounds: int

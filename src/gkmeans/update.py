@@ -123,7 +123,7 @@ class Statistics:
         return cls(np.zeros((C, K), np.int64), Z, np.zeros((C, K, P)), tuple(groups))
 
     def take_in(self, rows: Source, codes: Codes, grid: Doubles, workers: Workers) -> None:
-        """Add rows at hand in place: a task for each slab of columns of W and for some pairs of Z.
+        """Add rows at hand in place: a task for each slab of columns of W and for several pairs of Z.
 
         The sums of W are exact on the ``grid`` (P,) (_sums.py).
         """
@@ -244,8 +244,9 @@ class Statistics:
     def normal(self, group: slice, workers: Workers, shrinkage: float = 0.0, rough: bool = False) -> Normal:
         """Factorised ``Z + λI`` of one group of dictionaries, each codeword drawn to zero by ``shrinkage`` points.
 
-        Where ``rough`` in float32 if λ allows it, and up to ALONE_UNKNOWNS by the calling thread alone. Up to as many
-        it holds until the same thread and ``workers`` factorise that group again, in the same memory.
+        Where ``rough`` in float32 if λ allows it, and up to ALONE_UNKNOWNS by the calling thread alone, which makes
+        every factor of up to SMALL_UNKNOWNS. Up to ALONE_UNKNOWNS it holds until the same thread and ``workers``
+        factorise that group again, in the same memory.
         """
         first, C, K = group.start, group.stop - group.start, self.counts.shape[1]
         counts = self.counts[group]

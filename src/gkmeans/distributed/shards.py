@@ -29,8 +29,10 @@ Edges = NDArray[np.int64]
 """Places (shards + 1,) of the first row of each shard, and the number of rows."""
 
 FEW, FAN, LAST = 4, 8, 2
-"""Shards that are few, in all or a thread; sums that one task adds; sums that are added here, since a last task would
-take longer."""
+"""Shards that are few; sums that one task adds; sums that are added here, since a last task would take longer."""
+
+DEALT = 4
+"""Shards a thread up to which they are dealt out evenly."""
 
 
 def task(function: Any, *arguments: Any, parts: int | None = None) -> Any:
@@ -45,59 +47,69 @@ def kept(items: Sequence[Any]) -> list[Any]:
 
 def fetched(items: Sequence[Any]) -> list[Any]:
     """The results, here; those that a cluster keeps are asked for as they are, without a task more."""
-    there = [item.__dask_graph__()[item.key] for item in items]
-    if there and all(hasattr(future, "client") for future in there):
-        return list(there[0].client.gather(there))
+    futures = [item.__dask_graph__()[item.key] for item in items]
+    if futures and all(hasattr(future, "client") for future in futures):
+        return list(futures[0].client.gather(futures))
     return list(dask.compute(*items, optimize_graph=False))
 
 
-def dealt_out(chunks: Sequence[Delayed]) -> tuple[list[Delayed], bool]:
-    """The chunks, which are computed, dealt out evenly, and whether they lie apart.
+def there(items: Sequence[Delayed]) -> list[Any]:
+    """The futures of items that a cluster keeps, once they are computed; none where there is no cluster."""
+    futures = [item.__dask_graph__()[item.key] for item in items]
+    if not all(hasattr(future, "client") for future in futures):
+        return []
+    from distributed import wait  # a cluster has it
 
-    Up to four a thread, those that a worker has beyond its threads' share move to others: each is felt, and it is
-    little that moves. More than that are even enough as Dask puts them.
+    wait(futures)  # type: ignore[no-untyped-call]
+    return futures
+
+
+def dealt_out(chunks: Sequence[Delayed]) -> tuple[list[Delayed], bool]:
+    """The chunks dealt out evenly, and whether they lie apart.
+
+    With up to ``DEALT`` a thread, those that a worker has beyond its threads' share move to others: there a whole chunk
+    more is a good part of a pass. More than that are even enough as Dask puts them.
 
     They lie apart where there are few, each with a worker of its own: then dictionaries go out with each task. By way
     of one worker to the others they would take longer; but shards of one worker share them, and their tables.
     """
-    there = [chunk.__dask_graph__()[chunk.key] for chunk in chunks]
-    if not all(hasattr(future, "client") for future in there):
+    futures = there(chunks)
+    if not futures:
         return list(chunks), False
-    client = there[0].client
+    client = futures[0].client
     threads = client.nthreads()  # none, where every worker is lost and Dask waits for another
     total = sum(threads.values())
-    if len(there) > FEW * total:
+    if len(futures) > DEALT * total:
         return list(chunks), False
-    share = {worker: -(-len(there) * own // total) for worker, own in threads.items()}
-    holders = client.who_has(there)
-    homes = housed([holders[future.key] for future in there], share)
+    share = {worker: -(-len(futures) * own // total) for worker, own in threads.items()}
+    holders = client.who_has(futures)
+    homes = housed([holders[future.key] for future in futures], share)
     out = [
         chunk if home in holders[future.key] else moved(client, future, home)
-        for chunk, future, home in zip(chunks, there, homes, strict=True)
+        for chunk, future, home in zip(chunks, futures, homes, strict=True)
     ]
-    return out, len(there) <= FEW and len(set(homes)) == len(there)
+    return out, len(futures) <= FEW and len(set(homes)) == len(futures)
 
 
 def housed(holders: Sequence[Sequence[str]], share: dict[str, int]) -> list[str]:
     """A worker for each chunk, none with more than its share: one that holds it, if any of those has room."""
-    room = dict(share)
-    homes: list[str | None] = []
-    for workers in holders:
-        home = max((one for one in workers if room.get(one, 0) > 0), key=room.__getitem__, default=None)
-        homes.append(home)
-        if home is not None:
-            room[home] -= 1
+    room, homes = dict(share), [""] * len(holders)
+    for place in sorted(range(len(holders)), key=lambda place: len(holders[place])):  # those with least choice first
+        own = [worker for worker in holders[place] if room.get(worker, 0) > 0]
+        if own:
+            homes[place] = max(own, key=room.__getitem__)
+            room[homes[place]] -= 1
     for place, home in enumerate(homes):
-        if home is None:
-            homes[place] = widest = max(room, key=room.__getitem__)
-            room[widest] -= 1
-    return [home for home in homes if home is not None]
+        if not home:
+            homes[place] = max(room, key=room.__getitem__)
+            room[homes[place]] -= 1
+    return homes
 
 
 def moved(client: Any, future: Any, home: str) -> Delayed:
     """The chunk as a worker of another choice holds it; where that worker is lost, another will."""
-    there = client.submit(tasks.received, future, workers=[home], allow_other_workers=True, pure=False)
-    return Delayed(there.key, {there.key: there})
+    copy = client.submit(tasks.received, future, workers=[home], allow_other_workers=True, pure=False)
+    return Delayed(copy.key, {copy.key: copy})
 
 
 class Sharded:
@@ -150,9 +162,10 @@ class Shards(Here):
     def of(cls, chunks: Sequence[Delayed], edges: Edges, frame: Frame) -> Shards:
         """Shards of chunks already checked."""
         assert frame.largest is not None  # a survey finds it
-        dealt_to, apart = dealt_out(chunks)
         [shared] = kept([task(tasks.received, frame)])
-        places = [(chunk, shared, None, None) for chunk in dealt_to]
+        there([shared])  # Dask then knows how short such a task is, and leaves chunks where they are moved to
+        placed, apart = dealt_out(chunks)
+        places = [(chunk, shared, None, None) for chunk in placed]
         out = cls(places, edges, frame, frame.largest, edges[:-1], int(edges[-1]))
         out._apart = apart
         return out
@@ -202,7 +215,7 @@ class Shards(Here):
         return Shards(places, self.edges, frame, self._largest, self._firsts, self._total)._after(self)
 
     def replaced(self, values: Any, frame: Frame) -> Shards:
-        """Other rows in the place of these, which lie where a pass over these has left them."""
+        """Other rows in the place of these, as a pass over these has left them."""
         out = Shards.of(values.parts, self.edges, frame)
         out._before = self._before
         return out
