@@ -1,6 +1,7 @@
 """Sums and deals that are the same in whatever parts they are made, by hand and for random parts."""
 
 import math
+import threading
 from fractions import Fraction
 from functools import partial
 
@@ -106,6 +107,14 @@ def test_chunks_of_any_size_give_the_same_bits(init, size, rng, monkeypatch):
     monkeypatch.setattr("gkmeans._rows.CHUNK_ROWS", size)
     assert same_bits(make().fit(X), expected)
     assert same_bits(make().fit(np.asfortranarray(X)), expected)
+
+
+def test_workers_here_are_the_calling_thread():
+    with Workers(4, here=True) as workers:
+        assert workers.n_jobs == 1
+        assert workers.map(lambda _: threading.get_ident(), range(3)) == 3 * [threading.get_ident()]
+        with pytest.raises(ZeroDivisionError):
+            workers.map(lambda item: 1 // item, [1, 0])
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 120])

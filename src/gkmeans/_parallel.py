@@ -172,24 +172,28 @@ class Workers:
     """Threads for one call of the library, and the flag that stops the kernels early.
 
     Used as a context; the calling thread only waits, so that Ctrl-C reaches it at once. Their buffers are in ``room``,
-    where the next call may find them; by default they end with this one.
+    where the next call may find them; by default they end with this one. ``here``, the calling thread does all itself,
+    as suits one that is somebody's worker already.
     """
 
-    def __init__(self, n_jobs: int | None = None, room: Room | None = None) -> None:
-        self.n_jobs = effective_jobs(n_jobs)
+    def __init__(self, n_jobs: int | None = None, room: Room | None = None, *, here: bool = False) -> None:
+        self.n_jobs, self._here = 1 if here else effective_jobs(n_jobs), here
         self.stop = np.zeros(1, np.int32)
         self._room = Room() if room is None else room
         self._futures: Sequence[Future[Any]] = []
 
     def __enter__(self) -> Workers:
         _one_blas_thread.enter()
-        self._pool, self._process = _pools.take(self.n_jobs), os.getpid()
+        if not self._here:
+            self._pool, self._process = _pools.take(self.n_jobs), os.getpid()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
+            if self._here:
+                return
             # after Ctrl-C kernels see the stop flag; what does not (a long SVD) is left to end by itself
             interrupted = isinstance(error, KeyboardInterrupt)
             running = wait(self._futures, timeout=_PATIENCE if interrupted else None).not_done
@@ -212,6 +216,8 @@ class Workers:
 
     def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         """Results of ``function`` over ``items``, in their order; the first error ends all of it."""
+        if self._here:
+            return [function(item) for item in items]
         futures: list[Future[Result]] = []
         self._futures = futures
         try:

@@ -83,7 +83,7 @@ def taken(place: Sequence[Any], index: NDArray[np.intp]) -> NDArray[Any]:
 
 def passed(place: Sequence[Any], job: Any, codes: Codes | None, first: int) -> tuple[Codes, Sums]:
     """A pass over the shard, whose first row has place ``first``."""
-    with Workers(1, _room) as workers:
+    with Workers(room=_room, here=True) as workers:
         found = job.over(opened(*place), codes, workers, first)
     return found.codes, light((found.error, [(one.counts, one.Z, one.W, one.groups) for one in found.statistics]))
 
@@ -123,7 +123,7 @@ def joined(parts: Sequence[Sums]) -> Sums:
 
 def coded(chunk: NDArray[np.generic], model: Any, effort: int | None = None) -> Codes:
     """Codes of the rows by a fitted estimator."""
-    with Workers(1) as workers:
+    with Workers(here=True) as workers:
         codes: Codes = model._choose(chunk, None, workers, effort=effort)
         return codes
 
