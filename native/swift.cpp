@@ -80,6 +80,7 @@ struct Row {
     Code* code;      // (C)
     Code* held;      // (C)      the best ones
     Code* order;     // (C)      dictionaries, those chosen anew first
+    int step;        // between the starts of rounds in turn
 
     int size() const { return t.C * t.Ks; }
 
@@ -172,7 +173,7 @@ struct Row {
     // each other start as near to half of C apart as all starts can be reached by, so that they choose
     // others.
     void take_turns(int round) {
-        const int first = (t.C / 2 + round % t.C * stride(t.C)) % t.C;
+        const int first = (t.C / 2 + round % t.C * step) % t.C;
         for (int x = 0; x < t.C; ++x)
             order[x] = static_cast<Code>((first + (round < t.C ? t.C - x : x)) % t.C);
     }
@@ -264,6 +265,7 @@ void swift_assign(const Steps& t, int n, int P, const float* X, const std::uint8
     Short* S = reinterpret_cast<Short*>(products + kSwiftRows * Ks);
     Short *V = S + kSwiftRows * wide, *best = V + wide;
     Code* held = reinterpret_cast<Code*>(best + wide);
+    const int step = stride(t.C);
     for (int first = 0; first < n && !*stop; first += kSwiftRows) {
         const int some = n - first < kSwiftRows ? n - first : kSwiftRows;
         const Rounded rounded = rounded_in(work, some, P);
@@ -274,8 +276,8 @@ void swift_assign(const Steps& t, int n, int P, const float* X, const std::uint8
                 own_costs(t.Ks, products + i * Ks, t.N + c * Ks, t.each, S + i * wide + c * Ks);
         }
         for (int i = 0; i < some && !*stop; ++i) {
-            Row row{t,    S + i * wide, V, best, codes + static_cast<std::size_t>(first + i) * t.C,
-                    held, held + t.C};
+            Row row{t,    S + i * wide, V,   best, codes + static_cast<std::size_t>(first + i) * t.C,
+                    held, held + t.C,   step};
             row.begin(start);
             if (rounds > 0) row.improve(rounds, in_turn, seed);
         }

@@ -45,23 +45,26 @@ def kept(items: Sequence[Any]) -> list[Any]:
     return list(dask.persist(*items, optimize_graph=False))
 
 
-def fetched(items: Sequence[Any]) -> list[Any]:
-    """The results, here; those that a cluster keeps are asked for as they are, without a task more."""
-    futures = [item.__dask_graph__()[item.key] for item in items]
-    if futures and all(hasattr(future, "client") for future in futures):
-        return list(futures[0].client.gather(futures))
-    return list(dask.compute(*items, optimize_graph=False))
+def futures_of(items: Sequence[Any]) -> list[Any]:
+    """What a cluster keeps of items that are being computed; none where there is no cluster."""
+    found = [item.__dask_graph__()[item.key] for item in items]
+    return found if all(hasattr(one, "client") for one in found) else []
 
 
 def there(items: Sequence[Delayed]) -> list[Any]:
-    """The futures of items that a cluster keeps, once they are computed; none where there is no cluster."""
-    futures = [item.__dask_graph__()[item.key] for item in items]
-    if not all(hasattr(future, "client") for future in futures):
-        return []
-    from distributed import wait  # a cluster has it
+    """The same, once they are computed."""
+    if futures := futures_of(items):
+        from distributed import wait  # a cluster has it
 
-    wait(futures)  # type: ignore[no-untyped-call]
+        wait(futures)  # type: ignore[no-untyped-call]
     return futures
+
+
+def fetched(items: Sequence[Any]) -> list[Any]:
+    """The results, here; those that a cluster keeps are asked for as they are, without a task more."""
+    if futures := futures_of(items):
+        return list(futures[0].client.gather(futures))
+    return list(dask.compute(*items, optimize_graph=False))
 
 
 def dealt_out(chunks: Sequence[Delayed]) -> tuple[list[Delayed], bool]:
