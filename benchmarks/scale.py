@@ -2,7 +2,7 @@
 
 python benchmarks/scale.py memory [--rows 20000000] [--limit 2.0]    fit and encode a file under a limit, in GB
 python benchmarks/scale.py linear [--most 10000000] [--dictionaries 16] [--codewords 16] [--repeats 5]
-                                                                     encode µs a vector and fit µs an iteration, over n
+                                                                     µs a vector to encode, and of a fit's iteration
 python benchmarks/scale.py streaming [--rows 100000] [--relaxation 0]   50 batches of photo SIFT against one fit
 python benchmarks/scale.py drift [--rows 50000] [--relaxation 0]     photo SIFT turns to patches of MNIST half way
 python benchmarks/scale.py resume [--kills 20]                       SIGKILL at random moments
@@ -94,7 +94,7 @@ def linear(options: argparse.Namespace) -> None:
         # seven iterations less four: neither the look at the data nor the codes of the first
         tasks = {(n, last): lambda n=n, last=last: fit_from(est, X[:n], last) for n in tens[:-1] for last in (4, 7)}
         fitted = alternate(tasks, options.repeats)
-        each = {n: [(b - a) / 3 for a, b in zip(fitted[n, 4], fitted[n, 7], strict=True)] for n in tens[:-1]}
+        each = {n: [(b - a) / 3 / times(n) for a, b in zip(fitted[n, 4], fitted[n, 7], strict=True)] for n in tens[:-1]}
         for n, seconds in each.items():
             print(f"fit    {n:>10,}: {spread(seconds, 1e6 / n)} µs a vector and iteration")
         print(constant({n: median(seconds) / n for n, seconds in each.items()}))
@@ -107,9 +107,15 @@ def constant(times: dict[int, float]) -> str:
 
 
 def fit_from(est: gk.GroupKMeans, X: np.ndarray, iterations: int) -> None:
-    """So many iterations from the dictionaries of another fit."""
+    """So many iterations from the dictionaries of another fit; of few rows more than once, to be timed at all."""
     C, K, _ = est.dictionaries_.shape
-    gk.GroupKMeans(C, K, init=est.dictionaries_, relaxation=0, tol=0, max_iter=iterations, random_state=0).fit(X)
+    for _ in range(times(len(X))):
+        gk.GroupKMeans(C, K, init=est.dictionaries_, relaxation=0, tol=0, max_iter=iterations, random_state=0).fit(X)
+
+
+def times(n: int) -> int:
+    """How often a fit of ``n`` rows is made to be timed."""
+    return max(1, 100_000 // n)
 
 
 def streaming(options: argparse.Namespace) -> None:

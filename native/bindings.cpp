@@ -141,17 +141,23 @@ static void add_rows(In<float, 2> X, In<Code, 2> codes, In<double, 1> grid, Out<
     kernels.add_rows(n, C, K, P, X.data(), codes.data(), grid.data(), W.data());
 }
 
-static void count_pairs(In<Code, 2> codes, int b, int c, Out<std::int32_t, 2> Z, const Level& level) {
-    const int n = dimension(codes.shape(0)), C = dimension(codes.shape(1)), K = dimension(Z.shape(0));
-    require(Z.shape(1) == Z.shape(0), "Z must have shape (K, K)");
-    require(0 <= b && b < C && 0 <= c && c < C, "b and c must be dictionaries, from 0 to C - 1");
+static void count_pairs(In<Code, 2> codes, In<std::int32_t, 2> pairs,
+                        const std::vector<Out<std::int32_t, 2>>& Z, const Level& level) {
+    const int n = dimension(codes.shape(0)), C = dimension(codes.shape(1));
+    require(pairs.shape(0) == Z.size() && pairs.shape(1) == 2,
+            "pairs must have shape (m, 2), for m blocks Z");
+    if (Z.empty()) return;
+    const int K = dimension(Z[0].shape(0));
+    for (std::size_t x = 0; x < Z.size(); ++x) {
+        const int b = pairs(x, 0), c = pairs(x, 1);
+        require(Z[x].shape(0) == Z[0].shape(0) && Z[x].shape(1) == Z[0].shape(0), "Z must have shape (K, K)");
+        require(0 <= b && b < C && 0 <= c && c < C, "pairs must be of dictionaries, from 0 to C - 1");
+    }
     const Kernels& kernels = at_level(level);
     nb::gil_scoped_release release;
-    for (int i = 0; i < n; ++i) {
-        const Code* code = codes.data() + static_cast<std::size_t>(i) * C;
-        require(code[b] < K && code[c] < K, kCodeRule);
-    }
-    kernels.count_pairs(n, C, K, b, c, codes.data(), Z.data());
+    check_codes(codes, K);
+    for (std::size_t x = 0; x < Z.size(); ++x)
+        kernels.count_pairs(n, C, K, pairs(x, 0), pairs(x, 1), codes.data(), Z[x].data());
 }
 
 static void products(In<float, 2> Q, In<float, 3> D, Out<float, 2> out, const Level& level) {
@@ -333,7 +339,7 @@ NB_MODULE(_core, m) {
     m.def("decode", &decode, array("D"), array("codes"), array("out"), level, nb::arg("less") = false);
     m.def("errors", &errors, array("X"), array("D"), array("codes"), array("out"), level);
     m.def("add_rows", &add_rows, array("X"), array("codes"), array("grid"), array("W"), level);
-    m.def("count_pairs", &count_pairs, array("codes"), nb::arg("b"), nb::arg("c"), array("Z"), level);
+    m.def("count_pairs", &count_pairs, array("codes"), array("pairs"), array("Z"), level);
     m.def("products", &products, array("Q"), array("D"), array("out"), level);
     m.def("tables", &query_tables, array("Q"), array("shift"), nb::arg("scale"), nb::arg("l2"), array("D"),
           array("out"), array("bias"), level);

@@ -170,8 +170,7 @@ struct Row {
     }
 
     // Sets the order of one of the first 2 C rounds: neighbours, downwards, then upwards. Rounds that follow
-    // each other start as near to half of C apart as all starts can be reached by, so that they choose
-    // others.
+    // each other start `step` apart, so that with many dictionaries they choose others.
     void take_turns(int round) {
         const int first = (t.C / 2 + round % t.C * step) % t.C;
         for (int x = 0; x < t.C; ++x)

@@ -6,8 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import dask
 import dask.array as da
@@ -87,7 +89,7 @@ def test_a_cluster_of_two_processes_gives_the_bits_of_fit(init, chunks, X, clien
 
 
 @on_the_cluster
-@pytest.mark.parametrize(("count", "apart"), [(2, True), (3, False), (6, False)])
+@pytest.mark.parametrize(("count", "apart"), [(2, True), (3, False), (8, False)])
 def test_chunks_of_one_worker_are_dealt_out_to_both(count, apart, client):
     client.wait_for_workers(2)
     first, _ = client.nthreads()
@@ -102,6 +104,46 @@ def test_chunks_of_one_worker_are_dealt_out_to_both(count, apart, client):
     assert [rows[0] for rows in fetched(dealt)] == list(range(count))
 
 
+@on_the_cluster
+def test_many_chunks_stay_where_they_are(client):
+    client.wait_for_workers(2)
+    first, _ = client.nthreads()
+    futures = [client.submit(np.full, 5, p, workers=[first], pure=False) for p in range(9)]
+    wait(futures)
+    chunks = [Delayed(future.key, {future.key: future}) for future in futures]
+    assert dealt_out(chunks) == (chunks, False)
+
+
+NOT_THE_DEFAULT = """
+import sys, dask, numpy as np, dask.array as da, gkmeans as gk
+from distributed import Client
+from gkmeans import distributed
+X = np.random.default_rng(0).random((60, 4))
+def make():
+    return gk.GroupKMeans(2, 4, init="random", max_iter=2, relaxation=0, effort=0, random_state=0)
+with Client(sys.argv[1], set_as_default=False) as client, dask.config.set(scheduler=client):
+    est = distributed.fit(make(), da.from_array(X, chunks=(30, -1)))
+assert (est.dictionaries_ == make().fit(X).dictionaries_).all()
+"""
+
+
+@on_the_cluster
+def test_a_client_need_not_be_the_default_one(client):
+    subprocess.run([sys.executable, "-c", NOT_THE_DEFAULT, client.scheduler.address], check=True, timeout=120)
+
+
+def test_a_pass_runs_in_the_thread_that_dask_gave_it_or_beside_the_main_one():
+    def seen():
+        with tasks._workers() as workers:
+            return workers.map(lambda _: threading.get_ident(), range(2)), threading.get_ident()
+
+    assert len(set(ids := seen()[0])) == 1
+    assert ids[0] != threading.get_ident()
+    with ThreadPoolExecutor(1) as pool:
+        ids, own = pool.submit(seen).result()
+    assert ids == [own, own]
+
+
 def test_chunks_stay_with_workers_that_have_room_for_them():
     assert housed([["a"], ["a", "b"], ["b"]], {"a": 2, "b": 2}) == ["a", "a", "b"]
     assert housed([["a"], ["a"], ["a"], []], {"a": 2, "b": 1, "c": 1}) == ["a", "a", "b", "c"]
@@ -113,7 +155,7 @@ def test_chunks_stay_with_workers_that_have_room_for_them():
 def test_a_moved_chunk_that_is_lost_comes_again(client):
     client.wait_for_workers(2)
     first, _ = client.nthreads()
-    futures = [client.submit(np.full, 5, p, workers=[first], allow_other_workers=True, pure=False) for p in range(2)]
+    futures = [client.submit(np.full, 5, p, workers=[first], pure=False) for p in range(2)]
     wait(futures)
     dealt, _ = dealt_out([Delayed(future.key, {future.key: future}) for future in futures])
     [copy] = [chunk.__dask_graph__()[chunk.key] for chunk in dealt if chunk.key not in {one.key for one in futures}]

@@ -245,6 +245,9 @@ def test_no_points_leave_the_dictionaries_as_they_were(shape, rng):
     D = rng.standard_normal(shape).astype(np.float32)
     nothing = Statistics.of(np.empty((0, shape[2])), np.empty((0, shape[0]), np.uint8), shape[1])
     np.testing.assert_array_equal(nothing.solve(D), D)
+    with Workers(1) as workers:
+        rough = nothing.normal(slice(0, shape[0]), workers, shrinkage=1.0, rough=True)
+        np.testing.assert_array_equal(rough.solve(nothing.W, D), D)
 
 
 def test_a_factor_of_what_is_not_positive_is_refused():

@@ -313,11 +313,11 @@ def test_decode_errors_and_sums_agree_with_the_oracle(shape, rng, level):
         sums = np.zeros((C, K, P))
         _core.add_rows(X, codes, np.full(P, 0.25), sums, level)
         assert (sums == W).all()
-        for b in range(C):
-            for c in range(C):
-                counts = np.zeros((K, K), np.int32)
-                _core.count_pairs(codes, b, c, counts, level)
-                assert (counts == Z[b, :, c, :]).all()
+        pairs = np.array([(b, c) for b in range(C) for c in range(C)], np.int32)
+        counts = list(np.zeros((len(pairs), K, K), np.int32))
+        _core.count_pairs(codes, pairs, counts, level)
+        for (b, c), block in zip(pairs, counts, strict=True):
+            assert (block == Z[b, :, c, :]).all()
 
 
 @pytest.mark.parametrize("P", [1, 63, 64, 65, 129])
@@ -362,8 +362,18 @@ def test_bindings_refuse_what_does_not_fit(rng, workers):
         _core.decode(D, good, np.empty((4, 4), np.float32))
     with pytest.raises(ValueError, match="X must have shape"):
         _core.errors(X[:4], D, good, np.empty(5, np.float32))
+    pairs, blocks = np.array([[0, 1], [0, 2]], np.int32), list(np.zeros((2, 3, 3), np.int32))
     with pytest.raises(ValueError, match="dictionaries, from 0 to C"):
-        _core.count_pairs(good, 0, 2, np.zeros((3, 3), np.int32))
+        _core.count_pairs(good, pairs, blocks)
+    with pytest.raises(ValueError, match="for m blocks Z"):
+        _core.count_pairs(good, pairs[:1], blocks)
+    with pytest.raises(ValueError, match="Z must have shape"):
+        _core.count_pairs(good, pairs % 2, [blocks[0], np.zeros((3, 4), np.int32)])
+    with pytest.raises(ValueError, match="a code is not below"):
+        _core.count_pairs(bad, pairs[:1], blocks[:1])
+    with pytest.raises(TypeError):  # a copy would be counted in
+        _core.count_pairs(good, pairs[:1], [np.zeros((6, 6), np.int32)[::2, ::2]])
+    assert not any(block.any() for block in blocks)
     with pytest.raises(ValueError, match="simd_levels"):
         _core.decode(D, good, np.empty((5, 4), np.float32), "mmx")
     tables = Tables.of(D, workers)

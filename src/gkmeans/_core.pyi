@@ -45,7 +45,9 @@ def add_rows(
     W: NDArray[np.float64],  # (C, K, P)
     level: str | None = None,
 ) -> None: ...
-def count_pairs(codes: _Codes, b: int, c: int, Z: NDArray[np.int32], level: str | None = None) -> None: ...
+def count_pairs(
+    codes: _Codes, pairs: NDArray[np.int32], Z: list[NDArray[np.int32]], level: str | None = None
+) -> None: ...
 def minima(
     T: _Floats,  # (B, n, Kp)
     K: int,  # columns that count

@@ -164,6 +164,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pools.forget)
 
 
+def in_main_thread() -> bool:
+    """Whether this is the thread that Ctrl-C reaches."""
+    return threading.current_thread() is threading.main_thread()
+
+
 class Room(threading.local):
     """Buffers of threads, each with its own."""
 
@@ -173,7 +178,7 @@ class Workers:
 
     Used as a context; the calling thread only waits, so that Ctrl-C reaches it at once. Their buffers are in ``room``,
     where the next call may find them; by default they end with this one. ``here``, the calling thread does all itself,
-    as suits one that is somebody's worker already.
+    whatever ``n_jobs`` says, as suits one that is somebody's worker already.
     """
 
     def __init__(self, n_jobs: int | None = None, room: Room | None = None, *, here: bool = False) -> None:
@@ -232,8 +237,11 @@ class Workers:
                     future.cancel()
         return [future.result() for future in futures]
 
+    def shares(self, items: Sequence[Item]) -> list[Sequence[Item]]:
+        """The items in two tasks a thread, where they are many of equal size."""
+        return [items[slice(*span)] for span in spans(len(items), max(1, -(-len(items) // (2 * self.n_jobs))))]
+
     def map_small(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        """The same with two tasks a thread, for many items of equal size that take less time than to hand them out."""
-        tasks = spans(len(items), max(1, -(-len(items) // (2 * self.n_jobs))))
-        parts = self.map(lambda some: [function(item) for item in items[slice(*some)]], tasks)
+        """The same as ``map`` for many items of equal size that take less time than to hand them out."""
+        parts = self.map(lambda some: [function(item) for item in some], self.shares(items))
         return [result for part in parts for result in part]

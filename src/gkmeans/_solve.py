@@ -80,12 +80,9 @@ class CholeskyAlone:
         """``A⁻¹ right`` for (m, q) right-hand sides."""
         x = np.array(right.T, self.A.dtype, order="C")
         m, lead = ctypes.c_int(len(self.A)), ctypes.c_int(max(1, len(self.A)))
-        q, failed, lines = ctypes.c_int(len(x)), ctypes.c_int(), ctypes.byref(lead)
-        potrs = _lapack("potrs", self.A.dtype)
-        potrs(
-            *(b"U", ctypes.byref(m), ctypes.byref(q)),
-            *(self.A.ctypes.data, lines, x.ctypes.data, lines, ctypes.byref(failed)),
-        )
+        q, failed, between = ctypes.c_int(len(x)), ctypes.c_int(), ctypes.byref(lead)
+        sizes, arrays = (ctypes.byref(m), ctypes.byref(q)), (self.A.ctypes.data, between, x.ctypes.data, between)
+        _lapack("potrs", self.A.dtype)(b"U", *sizes, *arrays, ctypes.byref(failed))
         out: NDArray[np.floating] = x.T
         return out
 

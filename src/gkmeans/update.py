@@ -9,9 +9,10 @@ singular Z leaves open, and leaves a codeword that nobody chose where it was. Re
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -139,17 +140,19 @@ class Statistics:
                 _core.add_rows(rows.block(slice(*span), slice(*columns), room), wide[slice(*span)], steps, part)
             self.W[:, :, slice(*columns)] = part
 
-        def count(pair: tuple[int, int]) -> None:
-            if scipy.sparse.issparse(self.Z[pair]):
+        def count(pairs: Sequence[tuple[int, int]]) -> None:
+            if not scipy.sparse.issparse(self.Z[pairs[0]]):
+                _core.count_pairs(wide, np.array(pairs, np.int32), [self.Z[pair] for pair in pairs])
+                return
+            for pair in pairs:
                 self.Z[pair] = self.Z[pair] + _count_sparse(wide, *pair, K)
-            else:
-                _core.count_pairs(wide, *pair, self.Z[pair])
 
         # as wide as gives every thread some, while the sums of a slab stay near; columns do not know of each other
         even = -(-rows.n_features // (16 * workers.n_jobs)) * 16
         wide_slab = max(_SLAB, min(even, _SLAB_BYTES // (8 * self.counts.size)))
-        workers.map(add_slab, spans(rows.n_features, wide_slab))
-        workers.map_small(count, list(self.Z))
+        tasks: list[Callable[[], None]] = [partial(add_slab, span) for span in spans(rows.n_features, wide_slab)]
+        tasks += [partial(count, pairs) for pairs in workers.shares(list(self.Z))]
+        workers.map(lambda task: task(), tasks)
         for c, column in enumerate(wide.T):
             self.counts[c] += np.bincount(column, minlength=K)
 
@@ -263,7 +266,7 @@ class Statistics:
                 blocks[b, c] = block if all_used else block[where[b]][:, where[c]]
         if len(used) > DENSE_UNKNOWNS:
             return Normal(used, diagonal, None, _sparse_normal(blocks, where, diagonal), workers)
-        if rough and RIDGE + shrinkage >= ROUGH * C * float(diagonal.max()):
+        if rough and RIDGE + shrinkage >= ROUGH * C * float(diagonal.max(initial=0.0)):
             with suppress(scipy.linalg.LinAlgError):  # rounding may lose the least eigenvalues
                 single = _dense_normal(blocks, where, diagonal, _square(len(used), np.float32, workers, group))
                 return Normal(used, diagonal, _factor(single, workers, alone), None, workers, alone)

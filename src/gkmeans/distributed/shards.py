@@ -29,7 +29,8 @@ Edges = NDArray[np.int64]
 """Places (shards + 1,) of the first row of each shard, and the number of rows."""
 
 FEW, FAN, LAST = 4, 8, 2
-"""Shards that are few; sums that one task adds; sums that are added here, since a last task would take longer."""
+"""Shards up to which dictionaries go out with each task; sums that one task adds; sums that are added here, since a
+last task would take longer."""
 
 DEALT = 4
 """Shards a thread up to which they are dealt out evenly."""
@@ -45,24 +46,25 @@ def kept(items: Sequence[Any]) -> list[Any]:
     return list(dask.persist(*items, optimize_graph=False))
 
 
-def futures_of(items: Sequence[Any]) -> list[Any]:
-    """What a cluster keeps of items that are being computed; none where there is no cluster."""
+def under_way(items: Sequence[Any]) -> list[Any]:
+    """The futures of items that a cluster is computing; none where there is no cluster, or they are yet to be sent."""
     found = [item.__dask_graph__()[item.key] for item in items]
     return found if all(hasattr(one, "client") for one in found) else []
 
 
 def there(items: Sequence[Delayed]) -> list[Any]:
     """The same, once they are computed."""
-    if futures := futures_of(items):
+    if futures := under_way(items):
         from distributed import wait  # a cluster has it
 
-        wait(futures)  # type: ignore[no-untyped-call]
+        with futures[0].client.as_current():  # which need not be the default one
+            wait(futures)  # type: ignore[no-untyped-call]
     return futures
 
 
 def fetched(items: Sequence[Any]) -> list[Any]:
     """The results, here; those that a cluster keeps are asked for as they are, without a task more."""
-    if futures := futures_of(items):
+    if futures := under_way(items):
         return list(futures[0].client.gather(futures))
     return list(dask.compute(*items, optimize_graph=False))
 

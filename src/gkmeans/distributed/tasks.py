@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.sparse import issparse
 
 from .._frame import Frame
-from .._parallel import Room, Workers, spans
+from .._parallel import Room, Workers, in_main_thread, spans
 from .._rows import READ_ROWS, Codes, Floats, Rows, Source
 from .._sums import Doubles
 from .._validation import check_rows
@@ -30,6 +30,11 @@ _room = Room()
 
 Looked = tuple[Doubles, Doubles, Doubles, Doubles]
 """Sums (blocks, P) and energies (blocks,) of each 4096 rows, least and largest entries (P,)."""
+
+
+def _workers(room: Room | None = None) -> Workers:
+    """The thread that Dask gave the task; but where that is the main thread another one, so that Ctrl-C is heard."""
+    return Workers(1, room, here=not in_main_thread())
 
 
 def received(value: Any) -> Any:
@@ -83,7 +88,7 @@ def taken(place: Sequence[Any], index: NDArray[np.intp]) -> NDArray[Any]:
 
 def passed(place: Sequence[Any], job: Any, codes: Codes | None, first: int) -> tuple[Codes, Sums]:
     """A pass over the shard, whose first row has place ``first``."""
-    with Workers(room=_room, here=True) as workers:
+    with _workers(_room) as workers:
         found = job.over(opened(*place), codes, workers, first)
     return found.codes, light((found.error, [(one.counts, one.Z, one.W, one.groups) for one in found.statistics]))
 
@@ -123,7 +128,7 @@ def joined(parts: Sequence[Sums]) -> Sums:
 
 def coded(chunk: NDArray[np.generic], model: Any, effort: int | None = None) -> Codes:
     """Codes of the rows by a fitted estimator."""
-    with Workers(here=True) as workers:
+    with _workers() as workers:
         codes: Codes = model._choose(chunk, None, workers, effort=effort)
         return codes
 
