@@ -125,7 +125,7 @@ def test_distances_are_those_of_the_reconstructions(norms):
     decoded = index.reconstruct(ids.ravel()).reshape(20, 5, -1).astype(float)
     true = ((X[:20, None].astype(float) - decoded) ** 2).sum(axis=2)
     spread = np.ptp(((est.decode(est.encode(X)).astype(float) - est.shift_) ** 2).sum(axis=1))
-    allowed = spread / 510 if norms == "byte" else 0
+    allowed = spread / 255 if norms == "byte" else 0
     assert np.abs(distances - true).max() <= allowed + 1e-3
 
 

@@ -265,10 +265,21 @@ def test_gathered_rows_are_those_of_the_mask(rng):
 def test_levels_of_norms_are_within_the_error_promised(rng, down):
     for norms in (rng.gamma(2, 100, 1000).astype(np.float32), np.full(3, 7, np.float32), np.zeros(1, np.float32)):
         levels, byte = quantize(norms, down=down)
-        step = (float(norms.max()) - float(norms.min())) / 255
+        step = 2 * (float(norms.max()) - float(norms.min())) / 255
         error = norms.astype(float) - levels[byte]
         assert error.max() <= step * (1 if down else 0.5) * (1 + 1e-5) + 1e-4 * step
         assert error.min() >= (0 if down else -step * 0.5001)
+
+
+def test_levels_lie_where_norms_are_many(rng):
+    norms = np.append(rng.normal(0, 1, 100_000), [-20, 30]).astype(np.float32)
+    levels, byte = quantize(norms, down=False)
+    even = np.linspace(-20, 30, 256)
+    off = np.abs(norms[:, None].astype(float) - even).min(axis=1)
+    assert np.square(norms - levels[byte]).mean() < 0.3 * np.square(off).mean()
+    assert levels[0] == -20
+    assert levels[-1] == 30
+    assert (np.diff(levels) <= 2 * 50 / 255 * 1.001).all()
 
 
 def test_the_kernels_refuse_shapes_that_do_not_fit(rng):

@@ -26,8 +26,8 @@ class FlatIndex(Index):
         Squared Euclidean distance (small is near), inner product, or cosine (large is near). For cosine, vectors are
         divided by their lengths before they are encoded, so fit the estimator on unit vectors.
     norms : {"byte", "float"}, default="byte"
-        How "l2" keeps ‖x̂‖²: as one of 256 even levels from the least to the greatest of a segment, so that a distance
-        is off by at most a 510th of that range; or in float, for 4 more bytes a vector.
+        How "l2" keeps ‖x̂‖²: as one of 256 levels from the least to the greatest of a segment, so that a distance is
+        off by at most a 255th of that range; or in float, for 4 more bytes a vector.
     n_jobs : int or None, default=None
         Threads of a search; None and -1 mean all cores. The answers are the same for every number.
 

@@ -43,10 +43,10 @@ class IVFIndex(Index):
     metric : {"l2", "ip", "cosine"}, default="l2"
         Squared Euclidean distance (small is near), inner product, or cosine (large is near), as in ``FlatIndex``.
     norms : {"byte", "float"}, default="byte"
-        How "l2" keeps ‖r̂‖² + 2⟨c, r̂⟩ of a residual r̂ in the list of centre c: as one of 256 even levels from the least
-        to the greatest of a segment, so that a distance is off by at most a 510th of that range; or in float, for 4
-        more bytes a vector. A segment where that is more than a 32nd of the median ‖r̂‖², as with narrow lists that are
-        far apart, keeps floats in either case.
+        How "l2" keeps ‖r̂‖² + 2⟨c, r̂⟩ of a residual r̂ in the list of centre c: as one of 256 levels from the least to
+        the greatest of a segment, so that a distance is off by at most a 255th of that range; or in float, for 4
+        more bytes a vector. A segment where half of that is more than a 32nd of the median ‖r̂‖², as with narrow lists
+        that are far apart, keeps floats in either case.
     random_state : int, Generator, RandomState or None, default=None
         Same seed, same lists.
     n_jobs : int or None, default=None
