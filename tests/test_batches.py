@@ -16,7 +16,8 @@ from conftest import correlated, message_of, same_bits
 from gkmeans import _rows, survey
 from gkmeans._frame import Frame
 from gkmeans._parallel import Workers, ahead, behind, regrouped
-from gkmeans._rows import Rows, Stream
+from gkmeans._rows import Rows
+from gkmeans._stream import Stream
 from gkmeans.dictionaries import Dictionaries
 from gkmeans.survey import Distinct
 from gkmeans.update import Statistics
@@ -199,6 +200,29 @@ def test_a_function_may_fill_one_array_again_and_again(X):
             yield buffer
 
     assert same_bits(small().fit(gk.Batches(one_array)), small().fit(X[:1200]))
+
+
+class Loader:
+    """Batches that are made as they are asked for, all in one array; in another order each time where it shuffles."""
+
+    def __init__(self, X, shuffles=False):
+        self.X, self.shuffles, self.passes = X, shuffles, 0
+
+    def __iter__(self):
+        buffer, self.passes = np.empty_like(self.X[:300]), self.passes + 1
+        X = self.X[np.random.default_rng(self.passes).permutation(len(self.X))] if self.shuffles else self.X
+        for first in range(0, len(X), 300):
+            buffer[:] = X[first : first + 300]
+            yield buffer
+
+
+def test_an_object_may_fill_one_array_again_and_again(X):
+    assert same_bits(small().fit(gk.Batches(Loader(X[:1200]))), small().fit(X[:1200]))
+
+
+def test_batches_that_are_shuffled_in_each_pass_are_refused(X):
+    with pytest.raises(ValueError, match="do not shuffle"):
+        small().fit(gk.Batches(Loader(X[:1200], shuffles=True)))
 
 
 def test_a_look_over_wide_rows_takes_few_blocks_at_once(monkeypatch):

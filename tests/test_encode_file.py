@@ -171,6 +171,57 @@ def test_an_output_that_another_encoding_writes_is_refused(est, X, tmp_path):
     assert gk.encode_file(est, tmp_path / "X.npy", tmp_path / "codes.npy") == 1000
 
 
+def test_a_part_of_something_else_is_kept(est, X, tmp_path):
+    np.save(tmp_path / "X.npy", X)
+    (tmp_path / "codes.npy.part").write_bytes(b"half of a download")
+    with pytest.raises(gk.FileError, match="holds no such codes"):
+        gk.encode_file(est, tmp_path / "X.npy", tmp_path / "codes.npy")
+    assert (tmp_path / "codes.npy.part").read_bytes() == b"half of a download"
+
+
+@pytest.mark.parametrize("moment", ["before the lock", "while it runs"])
+def test_an_output_that_another_encoding_has_just_written_is_kept(est, X, tmp_path, monkeypatch, moment):
+    np.save(tmp_path / "X.npy", X)
+    out = tmp_path / "codes.npy"
+    if moment == "before the lock":
+        monkeypatch.setattr(Lock, "holds", lambda self: False)
+    else:
+        run = module._Job.run
+        monkeypatch.setattr(module._Job, "run", lambda job, verbose: (run(job, verbose), out.write_bytes(b"theirs")))
+    with pytest.raises(gk.FileError, match=r"written meanwhile|there already"):
+        gk.encode_file(est, tmp_path / "X.npy", out)
+    assert not out.exists() or out.read_bytes() == b"theirs"
+
+
+def test_an_index_is_put_together_segment_by_segment(est, X, tmp_path, monkeypatch):
+    np.save(tmp_path / "X.npy", X)
+    monkeypatch.setattr(module, "SEGMENT_ROWS", 300)
+    monkeypatch.setattr("gkmeans.index.base.MERGE_ROWS", 1)
+    assert gk.encode_file(est, tmp_path / "X.npy", tmp_path / "index") == 1000
+    found, plain = gk.open_index(tmp_path / "index"), gk.FlatIndex(est)
+    plain.add(X)
+    assert [segment.n for segment in found._state.segments] == [300, 300, 300, 100]
+    assert list(found) == list(range(1000))
+    assert (found.reconstruct(range(1000)) == plain.reconstruct(range(1000))).all()
+
+
+def test_what_the_system_refuses_is_explained(est, X, tmp_path, monkeypatch):
+    np.save(tmp_path / "X.npy", X)
+    with pytest.raises(gk.FileError, match="goes on from them"):
+        gk.encode_file(est, tmp_path / "X.npy", tmp_path / "no" / "codes.npy")
+    with pytest.raises(ValueError, match="taxicab"):
+        gk.encode_file(est, tmp_path / "X.npy", tmp_path / "codes.npy", metric="taxicab")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module, "write_bytes", full)
+    with pytest.raises(gk.FileError, match="No space left"):
+        gk.encode_file(est, tmp_path / "X.npy", tmp_path / "codes.npy")
+    monkeypatch.undo()
+    assert gk.encode_file(est, tmp_path / "X.npy", tmp_path / "codes.npy") == 1000
+
+
 def test_a_file_by_columns_that_is_truncated_is_an_error(X, tmp_path):
     np.save(tmp_path / "X.npy", np.asfortranarray(X))
     opened = gk.vectors.opened(tmp_path / "X.npy")

@@ -189,7 +189,7 @@ def test_a_folder_that_cannot_be_written_is_explained(fitted, folder, monkeypatc
         raise PermissionError(13, "Read-only file system")
 
     index = gk.open_index(folder)
-    monkeypatch.setattr("tempfile.mkstemp", refuse)
+    monkeypatch.setattr("os.open", refuse)
     assert "untouched" in message_of(lambda: index.add(X[:1]), gk.FileError)
     monkeypatch.undo()
     assert files(folder) == before

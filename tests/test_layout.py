@@ -24,6 +24,7 @@ LINE = [
         "_solve",
         "_frame",
         "_rows",
+        "_stream",
         "_progress",
         "_files",
         "_lock",

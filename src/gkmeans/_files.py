@@ -8,7 +8,7 @@ import json
 import math
 import operator
 import os
-import tempfile
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +37,13 @@ def _digest(arrays: Arrays, text: str) -> str:
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
     """Write beside, flush, rename: a reader sees the old file or the new one."""
     target = Path(path)
-    handle, beside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    beside = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+    handle = os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0), 0o666)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(beside, 0o666 & ~umask)
         os.replace(beside, target)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):

@@ -47,7 +47,10 @@ class Lock:
         """Whether this process, not the one it was forked from, holds the file that is there now."""
         if self._process != os.getpid() or self._file.closed:
             return False
-        return os.path.samestat(os.fstat(self._file.fileno()), os.stat(self.path))
+        try:
+            return os.path.samestat(os.fstat(self._file.fileno()), os.stat(self.path))
+        except FileNotFoundError:
+            return False
 
     def release(self) -> None:
         """Let others have the file. Processes forked meanwhile hold it open, so closing it is not enough."""

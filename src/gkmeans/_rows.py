@@ -5,7 +5,7 @@ Nothing here copies the whole array, so a memory-mapped file is read block by bl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Protocol, TypeVar
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from . import _core
 from ._frame import Frame
-from ._parallel import Workers, ahead, regrouped, spans
+from ._parallel import Workers, spans
 from ._sums import UNIT_ROWS, Doubles, dealt, grid_for
 
 Floats = NDArray[np.float32]
@@ -195,58 +195,6 @@ class Rows(Here):
             return float(np.einsum("ij,ij->", x, x))
 
         return float(np.sum(workers.map(part, spans(len(self), READ_ROWS))))
-
-
-class Stream(Here):
-    """Rows (n, P) = ``shape`` that come in batches, the same in every pass over ``batches``."""
-
-    def __init__(self, batches: Iterable[NDArray[Any]], shape: tuple[int, int], frame: Frame) -> None:
-        self.batches, self.shape, self.frame = batches, shape, frame
-        self.n_features = shape[1]
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def chunks(self) -> Iterator[tuple[slice, Rows]]:
-        """The batches cut to chunks, each read while the one before is worked on."""
-        stop = 0
-        for chunk in ahead(regrouped(self.batches, chunk_rows(self.n_features))):
-            start, stop = stop, stop + len(chunk)
-            if stop > len(self):
-                break
-            yield slice(start, stop), Rows(chunk, self.frame)
-        if stop != len(self):
-            raise ValueError(
-                f"the batches had {len(self)} rows in the first pass and {'more' if stop > len(self) else stop} now; "
-                "every pass must give the same rows: use data that does not change while it is read"
-            )
-
-    def take(self, index: NDArray[np.intp]) -> Rows:
-        """Some rows, found in one pass."""
-        order = np.argsort(index, kind="stable")
-        ordered, parts = index[order], []
-        for where, chunk in self.chunks():
-            first, last = np.searchsorted(ordered, (where.start, where.stop))
-            if first < last:
-                parts.append(chunk.X[ordered[first:last] - where.start])
-        found = np.concatenate(parts)
-        out = np.empty_like(found)
-        out[order] = found
-        return Rows(out, self.frame)
-
-    def block(self, rows: slice | NDArray[np.intp], columns: slice = slice(None), room: Floats | None = None) -> Floats:
-        """Float32 rows, found in one pass."""
-        index = np.arange(*rows.indices(len(self))) if isinstance(rows, slice) else rows
-        return self.take(index).block(slice(None), columns, room)
-
-    def grid(self, more: Doubles | float = 0.0) -> Doubles:
-        """Grid (P,) of sums."""
-        assert self.frame.largest is not None  # a survey finds it before the rows are summed
-        return grid_for(self.frame.largest + more, len(self))
-
-    def framed(self, frame: Frame) -> Stream:
-        """The same rows in another frame."""
-        return Stream(self.batches, self.shape, frame)
 
 
 class Data(Source, Protocol):

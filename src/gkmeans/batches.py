@@ -92,11 +92,13 @@ class Batches:
                 self._files[path] = vectors.opened(path, self.dataset)
             yield from self._files[path].batches()
         else:
-            yield np.array(item) if callable(self.source) else np.asarray(item)  # a function may use its array again
+            # what makes arrays as it goes may fill one again and again
+            yield np.asarray(item) if isinstance(self.source, list | tuple) else np.array(item)
 
     def checked(self) -> Iterator[NDArray[Any]]:
         """Blocks of rows whose values float32 can square; an error names the row."""
         first = 0
+        self._files.clear()  # a fit begins; what has grown since the last one is read
         for block in regrouped(self, READ_ROWS):
             check_rows(block, first)
             first += len(block)

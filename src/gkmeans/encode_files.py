@@ -7,6 +7,8 @@ is renamed into place after they are flushed. The output takes its name when it 
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import hashlib
 import io
 import json
@@ -25,19 +27,23 @@ from . import vectors
 from ._batched import Opened
 from ._files import FileError, write_bytes
 from ._lock import Lock
-from ._parallel import Workers, ahead, behind, regrouped
+from ._parallel import Workers, ahead, behind, regrouped, spans
 from ._progress import Reporter
 from ._rows import Codes, Rows, chunk_rows
 from ._validation import check_n_jobs, check_rows
 from .dictionaries import code_dtype
 from .encoding import Encoder
 from .estimators.base import AdditiveQuantizer
+from .index.disk import sync
 from .index.flat import FlatIndex
 from .index.lookup import units
+from .index.opened import open_index
 
 BATCH_ROWS = 1 << 16
 SAFE_ROWS = 1 << 20
 """Rows of codes after which they are flushed and noted."""
+SEGMENT_ROWS = 1 << 22
+"""Rows of a segment of an index, which is made in memory."""
 
 
 def encode_file(
@@ -77,7 +83,8 @@ def encode_file(
     Raises
     ------
     FileError
-        Where the input cannot be read or changes meanwhile, ``out`` is there, or a part of other codes is beside it.
+        Where the input cannot be read or changes meanwhile, ``out`` is there or cannot be written, or a part of other
+        codes is beside it.
 
     Examples
     --------
@@ -91,14 +98,30 @@ def encode_file(
     1000
     """
     check_is_fitted(est)
-    if Path(out).exists():
-        raise FileError(f"{out} is there already; remove it or pass another name")
-    index = None if Path(out).suffix == ".npy" else FlatIndex(est, metric)
-    options = {"dataset": dataset, "unit": index is not None and metric == "cosine"}
-    with _Job(est, vectors.opened(path, dataset), effort, Path(out), options) as job:
+    _check_free(Path(out))
+    index, alone = FlatIndex(est, metric), Path(out).suffix == ".npy"
+    options = {"dataset": dataset, "unit": metric == "cosine" and not alone}
+    with _explained(path, out), _Job(est, vectors.opened(path, dataset), effort, Path(out), options) as job:
         job.run(verbose)
-        job.finish(index)
-    return job.done
+        job.finish(None if alone else index)
+        return job.done
+
+
+@contextlib.contextmanager
+def _explained(path: str | os.PathLike[str], out: str | os.PathLike[str]) -> Iterator[None]:
+    """Errors of the system as errors that say what became of the codes."""
+    try:
+        yield
+    except OSError as error:
+        raise FileError(
+            f"{path} could not be read, or {out} not be written ({error}); the codes that were safe are kept, and the "
+            "same call goes on from them: use files that are there, and a disk with room"
+        ) from error
+
+
+def _check_free(target: Path) -> None:
+    if target.exists():
+        raise FileError(f"{target} is there already; remove it or pass another name")
 
 
 class _Job:
@@ -127,7 +150,10 @@ class _Job:
             self.part, f"{self.part} is being written by another encoding; wait for it, or pass another name"
         )
         try:
-            self.done = self._begun()
+            if not self.lock.holds():  # another encoding has just given it its name
+                raise FileError(f"{target} was written meanwhile; remove it or pass another name")
+            _check_free(target)
+            self.done = self._begun(header)
             if not self.done:
                 with self.part.open("wb") as codes:
                     codes.write(header)
@@ -141,9 +167,12 @@ class _Job:
     def __exit__(self, *_: object) -> None:
         self.lock.release()
 
-    def _begun(self) -> int:
+    def _begun(self, header: bytes) -> int:
         """Rows whose codes an earlier call left; raises where they are of something else."""
         if not self.note.exists():
+            with self.part.open("rb") as part:
+                if part.read(len(header)) not in (b"", header):
+                    raise FileError(f"{self.part} is there already, and holds no such codes; remove it to begin anew")
             return 0
         try:
             note = json.loads(self.note.read_bytes())
@@ -202,16 +231,27 @@ class _Job:
     def finish(self, index: FlatIndex | None) -> None:
         """Give the output its name."""
         if index is None:
+            _check_free(self.target)
             os.replace(self.part, self.target)
         else:
-            index.add_codes(np.load(self.part, mmap_mode="r", allow_pickle=False))
             beside = self.target.with_name(f".{self.target.name}.index")
             shutil.rmtree(beside, ignore_errors=True)  # what a kill here left
-            index.save(beside)
-            os.replace(beside, self.target)
-            self.part.unlink()
-        for note in (self.note, *self.note.parent.glob(f".{self.note.name}.*")):  # those that a kill left too
+            self._fill(index, beside)
+            os.replace(beside, self.target)  # refused where there is something meanwhile
+        sync(self.target.parent)
+        self.part.unlink(missing_ok=True)
+        left = self.note.parent.glob(f".{glob.escape(self.note.name)}.*")  # by a kill
+        for note in (self.note, *left):
             note.unlink(missing_ok=True)
+
+    def _fill(self, index: FlatIndex, folder: Path) -> None:
+        """Save the codes as an index, a segment at a time."""
+        codes = np.load(self.part, mmap_mode="r", allow_pickle=False)
+        index.save(folder)
+        for span in spans(len(codes), SEGMENT_ROWS):
+            with open_index(folder, verify=False) as opened:
+                assert isinstance(opened, FlatIndex)
+                opened.add_codes(codes[slice(*span)])
 
 
 def _digest(est: AdditiveQuantizer) -> str:

@@ -97,8 +97,15 @@ class Task:
 
     def save(self, state: State) -> None:
         """Keep the state."""
-        if self.path is not None:
+        if self.path is None:
+            return
+        try:
             write_state(self.path, state, random_of(self.run.rng), self.run.history)
+        except OSError as error:
+            raise FileError(
+                f"{self.path} could not be written ({error}); the iterations before are kept there, and the same call "
+                "goes on from them: make room on the disk"
+            ) from error
 
 
 def train(

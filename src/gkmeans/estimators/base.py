@@ -21,7 +21,8 @@ from .. import _core
 from .._frame import Frame
 from .._parallel import Workers, ahead
 from .._progress import Reporter
-from .._rows import Codes, Data, Floats, Rows, Stream
+from .._rows import Codes, Data, Floats, Rows
+from .._stream import Stream
 from .._sums import Doubles
 from .._validation import (
     DataWarning,
@@ -50,7 +51,6 @@ START_ROWS = 16
 
 JUDGES = 4
 """One of so many rows, of the later half of those kept since the data turned, judges the model fitted on the others."""
-
 
 Quantizer = TypeVar("Quantizer", bound="AdditiveQuantizer")
 Opening = Callable[[Workers], tuple[Survey, Data]]

@@ -84,7 +84,11 @@ class Index:
 
     def _commit(self, state: State) -> None:
         """Make ``state`` what searches see, once it is on disk where the index is."""
-        self._state = state if self._disk is None else self._disk.commit(state)
+        if self._disk is None:
+            self._state = state
+        else:
+            self._state, serial = self._disk.commit(state)
+            self._disk.serial = serial
 
     def add(self, X: ArrayLike, ids: ArrayLike | None = None) -> Ids:
         """Encode vectors and add them; an ``IVFIndex`` that is not trained is first trained on them.

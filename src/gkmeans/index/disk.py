@@ -32,6 +32,12 @@ VERSION = 1
 _NAMES = re.compile(r"(segment|removed)-[0-9]{1,20}-[0-9]{1,10}\.safetensors")
 
 _BESIDE = (".segment", ".removed", f".{MANIFEST}")  # what a crash leaves of a file that was being written
+_ALL_BESIDE = (*_BESIDE, f".{MODEL}", f".{LISTS}")
+
+
+def _is_ours(name: str) -> bool:
+    """Whether a file of an index, or what a crash leaves of one, has such a name."""
+    return name in (MODEL, LISTS, MANIFEST) or bool(_NAMES.fullmatch(name)) or name.startswith(_ALL_BESIDE)
 
 
 class Disk:
@@ -53,33 +59,61 @@ class Disk:
         """Write a new index, with what its ``lists`` are where it has any; the folder must be empty or not there."""
         with _explained(folder):
             folder.mkdir(exist_ok=True)
-            if any(folder.iterdir()):
-                raise FileError(f"{folder} is not empty; pass a new folder")
+            lock = Lock(folder / LOCK, f"{folder} is being written by another process; pass another folder")
+            try:
+                cls._fill(folder, est, description, state, lists)
+            finally:
+                lock.release()
+            sync(folder.parent)
+
+    @classmethod
+    def _fill(
+        cls,
+        folder: Path,
+        est: AdditiveQuantizer,
+        description: dict[str, Any],
+        state: State,
+        lists: _files.Arrays | None,
+    ) -> None:
+        """Write the files of a new index; where that fails the folder is empty again."""
+        there = [path.name for path in folder.iterdir() if path.name != LOCK]
+        if there and MANIFEST not in there and all(map(_is_ours, there)):
+            raise FileError(f"{folder} holds what a save left that did not end; remove it or pass a new folder")
+        if there:
+            raise FileError(f"{folder} is not empty; pass a new folder")
+        try:
             est.save(folder / MODEL)
             digests = {"model": digest_of(folder / MODEL)}
             if lists is not None:
                 _files.write(folder / LISTS, CENTRES, lists, {})
                 digests["lists"] = digest_of(folder / LISTS)
             disk = cls(folder, {**description, **digests, "uuid": uuid.uuid4().hex}, 0)
-            segments = tuple(replace(segment, file="", dead_file="") for segment in state.segments)
-            disk._write(State(segments, state.next_id))
-            sync(folder.parent)
+            disk._write(State(tuple(segment.named("", "") for segment in state.segments), state.next_id))
+        except BaseException:
+            if not (folder / MANIFEST).exists():
+                for path in folder.iterdir():
+                    if _is_ours(path.name):
+                        path.unlink()
+            raise
 
-    def commit(self, state: State) -> State:
-        """Write what ``state`` has and the folder does not, then the manifest; gives the state as it is on disk."""
+    def commit(self, state: State) -> tuple[State, int]:
+        """Write what ``state`` has and the folder does not, then the manifest; gives the state as it is on disk.
+
+        And its serial, which the index sets when it has taken the state over: an interrupt in between ends the writer.
+        """
         with _explained(self.folder):
             self._acquire()
-            before = self.serial
+            serial, self.serial = self.serial, -1
             try:
-                return self._write(state)
+                return self._write(state, serial + 1), serial + 1
             except BaseException:
-                if self.serial != before:  # the manifest is the new one, which the index in memory does not know
-                    self.serial = -1
+                with contextlib.suppress(FileError, OSError):
+                    if read_manifest(self.folder)["serial"] == serial:  # else it is one that the index does not know
+                        self.serial = serial
                 self.release()
                 raise
 
-    def _write(self, state: State) -> State:
-        serial = self.serial + 1
+    def _write(self, state: State, serial: int = 1) -> State:
         segments = []
         for i, segment in enumerate(state.segments):
             file, dead = segment.file, segment.dead_file
@@ -90,7 +124,7 @@ class Disk:
                 dead = f"removed-{serial}-{i}.safetensors"
                 rows = np.flatnonzero(~segment.mask()).astype(np.int64)
                 _files.write(self.folder / dead, DEAD, {"rows": rows}, {})
-            segments.append(replace(segment, file=file, dead_file=dead))
+            segments.append(segment.named(file, dead))
         sync(self.folder)  # the files are there before a manifest names them
         manifest = {
             **self.description,
@@ -99,7 +133,6 @@ class Disk:
             "segments": [{"file": segment.file, "removed": segment.dead_file} for segment in segments],
         }
         write_manifest(self.folder, manifest)
-        self.serial = serial
         named = {name for segment in segments for name in (segment.file, segment.dead_file)}
         with contextlib.suppress(OSError):  # what is left is deleted by the next commit
             for path in self.folder.iterdir():
@@ -110,7 +143,7 @@ class Disk:
 
     def _acquire(self) -> None:
         """Become the writer, or raise."""
-        if self._lock is not None and self._lock.holds():
+        if self._lock is not None and self._lock.holds() and self.serial >= 0:
             return
         self.release()
         refusal = f"{self.folder} has another writer; call close() of that index first, or end its process"

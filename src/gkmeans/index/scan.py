@@ -115,6 +115,7 @@ class Originals:
                     f"rescore has {len(X)} vectors and ids of dtype {names.dtype} and shape {names.shape}; pass an "
                     "integer for each vector"
                 )
+            names = names.astype(np.int64)  # of larger ones none is in an index
             self._order = np.argsort(names, kind="stable")
             self._names = names[self._order]
             if (self._names[1:] == self._names[:-1]).any():

@@ -125,7 +125,21 @@ class Segment:
         mask = self.mask()
         mask[rows] = False
         keep, alive = counted(mask)
-        return replace(self, keep=keep, alive=alive, dead_file="")
+        return self._with_order(replace(self, keep=keep, alive=alive, dead_file=""))
+
+    def named(self, file: str, dead_file: str) -> Segment:
+        """The same segment under these names on disk."""
+        if (file, dead_file) == (self.file, self.dead_file):
+            return self
+        out = self._with_order(replace(self, file=file, dead_file=dead_file))
+        out._last[:] = self._last
+        return out
+
+    def _with_order(self, other: Segment) -> Segment:
+        """``other``, which has the same ids, with the order of them where it is known."""
+        if "_order" in self.__dict__:
+            other.__dict__["_order"] = self._order
+        return other
 
     def again(self, filter: NDArray[np.bool_] | Ids) -> Segment | None:
         """The rows that the same mask (n,), or the same ids, kept the last time, where they were packed together."""

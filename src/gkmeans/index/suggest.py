@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .._progress import logger
 from .._validation import check_integer
+from ..dictionaries import drawn
 from ..estimators.base import AdditiveQuantizer
 from ..estimators.cartesian import CartesianKMeans
 from ..estimators.group import GroupKMeans
@@ -197,9 +198,9 @@ def _sample(X: ArrayLike, size: int, metric: str, random_state: int | None) -> t
     if data.ndim != 2 or data.dtype.kind not in "fiub" or len(data) < 256:
         raise ValueError(f"X has dtype {data.dtype} and shape {data.shape}; pass numbers (n, P) with n at least 256")
     rng = np.random.default_rng(random_state)
-    drawn = rng.permutation(len(data))[:size]
-    queries = min(_QUERIES, len(drawn) // 10)
-    parts = [np.asarray(data[np.sort(part)]) for part in (drawn[queries:], drawn[:queries])]
+    places = drawn(len(data), min(size, len(data)), rng)
+    queries = min(_QUERIES, len(places) // 10)
+    parts = [np.asarray(data[np.sort(part)]) for part in (places[queries:], places[:queries])]
     rows, asked = (units(part, "X") for part in parts) if metric == "cosine" else parts
     return rows, asked
 
