@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import logging
 import os
@@ -158,3 +159,15 @@ def spread(seconds: list[float], unit: float = 1.0) -> str:
 def median(seconds: list[float]) -> float:
     """Median."""
     return statistics.median(seconds)
+
+
+FLAGS = ["-O3", "-march=native", "-mprefer-vector-width=512", "-ffp-contract=off", "-shared", "-fPIC", "-std=c++20"]
+
+
+def compiled(file: str, function: str, flags: list[str]) -> Callable[..., Any]:
+    """A function of a C++ file of this folder, compiled by g++ for this machine, into results/."""
+    source, library = Path(__file__).with_name(f"{file}.cpp"), RESULTS / f"{file}.so"
+    RESULTS.mkdir(exist_ok=True)
+    subprocess.run(["g++", *FLAGS, *flags, "-o", str(library), str(source)], check=True)
+    function_of: Callable[..., Any] = getattr(ctypes.CDLL(str(library)), function)
+    return function_of

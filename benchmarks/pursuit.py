@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import subprocess
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
 import gkmeans as gk
-from common import RESULTS, alternate, machine, median, photosift, spread
+from common import alternate, compiled, machine, median, photosift, spread
 from gkmeans import _core
 from gkmeans._parallel import Workers, aligned
 from gkmeans._rows import Rows
@@ -27,20 +25,11 @@ from gkmeans.assignment import assign_block
 from gkmeans.dictionaries import Tables
 from gkmeans.pursuit import tree_size
 
-FLAGS = ["-O3", "-march=native", "-mprefer-vector-width=512", "-ffp-contract=off", "-shared", "-fPIC", "-std=c++20"]
 PLAIN_FLAGS = ["-ffinite-math-only", "-fno-signed-zeros"]  # without these g++ leaves a minimum in scalars
 CANDIDATES = 10
 
 
 PEERS = {"by hand": ("exhaustive_tree", "exhaustive", []), "plain": ("plain_tree", "plain", PLAIN_FLAGS)}
-
-
-def compiled(file: str, function: str, flags: list[str]) -> Callable[..., None]:
-    source, library = Path(__file__).with_name(f"{file}.cpp"), RESULTS / f"{file}.so"
-    RESULTS.mkdir(exist_ok=True)
-    subprocess.run(["g++", *FLAGS, *flags, "-o", str(library), str(source)], check=True)
-    function_of: Callable[..., None] = getattr(ctypes.CDLL(str(library)), function)
-    return function_of
 
 
 def pointer(array: np.ndarray) -> ctypes.c_void_p:
