@@ -46,6 +46,7 @@ from common import (
     trained_faiss,
 )
 from gkmeans import vectors
+from gkmeans.index.segment import counted
 from gkmeans.metrics import nearest, recall
 
 P, K = 128, 10
@@ -125,6 +126,7 @@ def compare(C: int, X: np.ndarray, learn: np.ndarray, query: np.ndarray, repeats
         "ours": lambda one: index.search(one, K),
         "ours, 1 % kept": lambda one: index.search(one, K, mask),
         "ours, another 1 % each time": lambda one: index.search(one, K, next(fresh)),
+        "its mask read alone": lambda one: counted(next(fresh)),
     }
     asked |= {name: lambda one, other=other: other.search(one, K) for name, other in others.items()}
     read = reader(index)

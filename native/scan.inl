@@ -76,7 +76,7 @@ constexpr int kShared = kAbreast / kHalves / kHalves;  // blocks that share the 
 static_assert(kShared >= 1 && kAbreast % kShared == 0);
 // Bytes that are fetched before they are needed, into L2: four streams of lines would push each other out of
 // L1.
-constexpr std::size_t kFetched = 4096;
+constexpr std::size_t kFetched = 8192;
 
 // Words of R blocks, `apart` bytes from each other: a bit for each row whose bound is at most limit.
 template <bool nibbles, bool narrow, int R>

@@ -17,49 +17,49 @@ constexpr double kReach = 250;  // steps from the least score to the worst that 
 constexpr int kCoarse = 180;    // steps that are too few for it
 constexpr int kCoarser = 90;    // and for the few rows of a list
 constexpr int kMany = 16;       // rows of a block that are scored together with those between them
+constexpr int kTogether = 8;    // other rows that are scored side by side
 constexpr int kAhead = 16;      // blocks that are fetched before they are copied from
 constexpr int kFewBlocks = 4;   // of which one holds a row: then only such are fetched
 
-// Adds, for n rows from `line` on, the entries of a dictionary's table; `odd` where it is the second of a
-// line. Tables of nibbles and bytes have an entry for each (Kp = 16 or 256); shorts are checked, since files
-// may be damaged.
+// What a row's code adds, whose byte of a dictionary lies at `line`; `odd` where it is the second of a line.
+// Tables of nibbles and bytes have an entry for each (Kp = 16 or 256); shorts are checked, since files may be
+// damaged.
 template <int bits>
-static inline void add_entries(const std::uint8_t* line, bool odd, const float* table, int Kp, int n,
-                               float* out) {
-    for (int i = 0; i < n; ++i) {
-        if constexpr (bits == 8) {
-            out[i] += table[line[i]];
-        } else if constexpr (bits == 4) {
-            out[i] += table[odd ? line[i] >> 4 : line[i] & 15];
-        } else {
-            const int code = line[i] | line[i + kBlock] << 8;
-            out[i] += table[code < Kp ? code : 0];
-        }
+static inline float entry(const std::uint8_t* line, bool odd, const float* table, int Kp) {
+    if constexpr (bits == 8) return table[*line];
+    if constexpr (bits == 4) return table[odd ? *line >> 4 : *line & 15];
+    const int code = *line | line[kBlock] << 8;
+    return table[code < Kp ? code : 0];
+}
+
+// Sums of a row's entries, for n rows whose first line lies at `line(i)`.
+template <int bits, typename Line>
+static inline void add_entries(const Shelf& shelf, const float* tables, int n, Line line, float* out) {
+    for (int c = 0; c < shelf.lines.C; ++c, tables += shelf.Kp) {
+        const int at = (bits == 4 ? c / 2 : bits == 8 ? c : 2 * c) * kBlock;
+        for (int i = 0; i < n; ++i) out[i] += entry<bits>(line(i) + at, c % 2, tables, shelf.Kp);
     }
 }
 
-// Scores of n rows of a block, from `row` on. The sums are in the same order however many rows there are.
-static void score(const Shelf& shelf, const Question& question, std::int64_t b, int row, int n, float* out) {
+// Scores of n rows: number row(i) of all, whose first line lies at line(i). The sums are in the same order
+// however many rows there are, and side by side.
+template <typename Row, typename Line>
+static void score(const Shelf& shelf, const Question& question, int n, Row row, Line line, float* out) {
     const Lines& lines = shelf.lines;
-    const std::uint8_t* block = shelf.codes + b * static_cast<std::int64_t>(lines.bytes());
-    const std::uint8_t* line = block + row;
-    const float* table = question.tables;
     for (int i = 0; i < n; ++i) out[i] = question.bias;
-    for (int c = 0; c < lines.C; ++c, table += shelf.Kp) {
-        if (lines.bits == 8) {
-            add_entries<8>(line + c * kBlock, false, table, shelf.Kp, n, out);
-        } else if (lines.bits == 4) {
-            add_entries<4>(line + c / 2 * kBlock, c % 2, table, shelf.Kp, n, out);
-        } else {
-            add_entries<16>(line + 2 * c * kBlock, false, table, shelf.Kp, n, out);
-        }
+    if (lines.bits == 8) {
+        add_entries<8>(shelf, question.tables, n, line, out);
+    } else if (lines.bits == 4) {
+        add_entries<4>(shelf, question.tables, n, line, out);
+    } else {
+        add_entries<16>(shelf, question.tables, n, line, out);
     }
-    const std::uint8_t* norm = block + static_cast<std::size_t>(lines.count() - 1) * kBlock + row;
+    const std::size_t norm = static_cast<std::size_t>(lines.count() - 1) * kBlock;
     for (int i = 0; i < n; ++i) {
         if (shelf.norms) {
-            out[i] += shelf.norms[b * kBlock + row + i];
+            out[i] += shelf.norms[row(i)];
         } else if (shelf.levels) {
-            out[i] += shelf.levels[norm[i]];
+            out[i] += shelf.levels[line(i)[norm]];
         }
         if (out[i] < question.floor) out[i] = question.floor;
     }
@@ -189,9 +189,24 @@ struct Walk {
                                     bounds.narrow, limit, words))
                 return true;
         }
+        std::int64_t rows[kTogether];
+        int count = 0;
         for (int i = 0; i < n; ++i) {
-            if (words[i]) take_rows(b + i / kAbreast * next + i % kAbreast * apart, words[i]);
+            if (!words[i]) continue;
+            const std::int64_t block = b + i / kAbreast * next + i % kAbreast * apart;
+            if (__builtin_popcountll(words[i]) > kMany) {
+                take_block(block, words[i]);
+                continue;
+            }
+            for (std::uint64_t word = words[i]; word; word &= word - 1) {
+                rows[count++] = block * kBlock + __builtin_ctzll(word);
+                if (count == kTogether) {
+                    take_rows(rows, count);
+                    count = 0;
+                }
+            }
         }
+        take_rows(rows, count);
         return true;
     }
 
@@ -210,18 +225,36 @@ struct Walk {
         return limit;
     }
 
-    void take_rows(std::int64_t b, std::uint64_t word) {
+    const std::uint8_t* lines_of(std::int64_t row) const {
+        return shelf.codes + row / kBlock * static_cast<std::int64_t>(shelf.lines.bytes()) + row % kBlock;
+    }
+
+    // Many rows of a block, with those between them: its lines are read from end to end.
+    void take_block(std::int64_t b, std::uint64_t word) {
         float scores[kBlock];
-        const bool many = __builtin_popcountll(word) > kMany;
+        const std::uint8_t* block = lines_of(b * kBlock);
         // rows past the end have codes, but neither norms nor a bit
-        if (many) score(shelf, question, b, 0, kBlock - __builtin_clzll(word), scores);
+        score(
+            shelf, question, kBlock - __builtin_clzll(word), [b](int i) { return b * kBlock + i; },
+            [block](int i) { return block + i; }, scores);
         for (; word; word &= word - 1) {
             const int row = __builtin_ctzll(word);
-            if (!many) score(shelf, question, b, row, 1, scores + row);
-            if (!(scores[row] <= sink.worst())) continue;
-            const std::int64_t i = b * kBlock + row;
-            sink.take(scores[row], shelf.ids ? shelf.ids[i] : shelf.first + i);
+            take(scores[row], b * kBlock + row);
         }
+    }
+
+    void take_rows(const std::int64_t* rows, int n) {
+        float scores[kTogether];
+        const std::uint8_t* lines[kTogether];
+        for (int i = 0; i < n; ++i) lines[i] = lines_of(rows[i]);
+        score(
+            shelf, question, n, [rows](int i) { return rows[i]; }, [&lines](int i) { return lines[i]; },
+            scores);
+        for (int i = 0; i < n; ++i) take(scores[i], rows[i]);
+    }
+
+    void take(float score, std::int64_t row) {
+        if (score <= sink.worst()) sink.take(score, shelf.ids ? shelf.ids[row] : shelf.first + row);
     }
 };
 
