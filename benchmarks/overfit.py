@@ -27,19 +27,26 @@ import numpy as np
 import gkmeans as gk
 from common import learn_and_base, machine
 from gkmeans import relaxation
-from gkmeans.checkpoint import State
+from gkmeans._rows import Codes
 from gkmeans.dictionaries import Dictionaries
-from gkmeans.relaxation import FOLDS, Folds, Shrinkage
+from gkmeans.relaxation import Folds, Shrinkage
 from gkmeans.training import Run, updated
 from gkmeans.update import Statistics
 
 
 def from_all_rows(
-    folds: Folds, state: State, parts: Sequence[Statistics], shrinkage: Shrinkage, run: Run
+    folds: Folds,
+    turn: range,
+    trained: Sequence[Dictionaries],
+    parts: Sequence[Statistics],
+    codes: Codes,
+    shrinkage: Shrinkage,
+    judging: int | None,
+    run: Run,
 ) -> list[Dictionaries]:
     """In place of ``Folds.solved``: one solution, from all rows, without shrinkage."""
     shrinkage.points = 0.0
-    return [updated(state.dictionaries[0], reduce(add, parts), run.workers)] * FOLDS
+    return [updated(trained[0], reduce(add, parts), run.workers)] * len(turn)
 
 
 def guards(options: argparse.Namespace) -> dict[str, list[Any]]:

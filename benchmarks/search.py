@@ -119,14 +119,13 @@ def compare(C: int, X: np.ndarray, learn: np.ndarray, query: np.ndarray, repeats
     others = peers(C, X, learn)
     singles, batch = query[:ROW, None].astype(np.float32), query[:64].astype(np.float32)
     mask = np.random.default_rng(1).random(len(X)) < 0.01
-    fresh = itertools.cycle(
-        [np.random.default_rng(seed).random(len(X)) < 0.01 for seed in range(2, 8)]
-    )  # more than are remembered
+    masks = [np.random.default_rng(seed).random(len(X)) < 0.01 for seed in range(2, 8)]  # more than are remembered
+    fresh, read_alone = itertools.cycle(masks), itertools.cycle(masks)
     asked = {
         "ours": lambda one: index.search(one, K),
         "ours, 1 % kept": lambda one: index.search(one, K, mask),
         "ours, another 1 % each time": lambda one: index.search(one, K, next(fresh)),
-        "its mask read alone": lambda one: counted(next(fresh)),
+        "its mask read alone": lambda one: counted(next(read_alone)),
     }
     asked |= {name: lambda one, other=other: other.search(one, K) for name, other in others.items()}
     read = reader(index)
@@ -135,10 +134,8 @@ def compare(C: int, X: np.ndarray, learn: np.ndarray, query: np.ndarray, repeats
     print(f"\nC = {C}, {len(X):,} rows, one query at a time, {ROW} in a row, ms a query")
     for name, values in seconds.items():
         print(f"  {name:<28}{spread(values, 1e3 / ROW)}   {median(values) / median(seconds['ours']):6.2f} × ours")
-    size = sum(segment.blocks.nbytes for segment in index._state.segments)
-    scanning = size * ROW / median(seconds["ours"]) / 1e9
-    reading = size * ROW / min(median(seconds[f"reading, {streams} streams"]) for streams in STREAMS) / 1e9
-    print(f"  {scanning:.1f} GB/s of codes scanned, {reading:.1f} GB/s read: {scanning / reading:.0%}")
+    print_bandwidth(index, seconds)
+    bandwidth(index, singles, repeats)
 
     fast = others["IndexPQFastScan"]
     tasks = {
@@ -153,6 +150,30 @@ def compare(C: int, X: np.ndarray, learn: np.ndarray, query: np.ndarray, repeats
     truth = nearest(X, batch, K)
     for name, found in (("ours", index.search(batch, K)[1]), ("IndexPQFastScan", fast.search(batch, K)[1])):
         print(f"  recall@10 {name:<18}{(found[:, :, None] == truth[:, None]).any(axis=2).mean():.3f}")
+
+
+def print_bandwidth(index: gk.FlatIndex, seconds: dict[str, list[float]]) -> None:
+    """Bytes of codes that a query scans in a second, and that are read in the number of streams that is fastest."""
+    size = sum(segment.blocks.nbytes for segment in index._state.segments)
+    scanning = size * ROW / median(seconds["ours"]) / 1e9
+    reading = size * ROW / min(median(seconds[f"reading, {streams} streams"]) for streams in STREAMS) / 1e9
+    share = f"{scanning:.1f} GB/s scanned, {reading:.1f} GB/s read: {scanning / reading:.0%}"
+    print(f"  {size / 1e6:.0f} MB of codes: {share}")
+
+
+BEYOND = 8
+"""Times that the codes are repeated to lie far beyond any cache: there memory is the limit."""
+
+
+def bandwidth(index: gk.FlatIndex, singles: np.ndarray, repeats: int) -> None:
+    """A query over codes that no cache holds, and reading them alone."""
+    large = gk.FlatIndex(index.est, n_jobs=1)
+    large.add_codes(np.tile(index.codes()[1], (BEYOND, 1)))
+    read = reader(large)
+    asked = {"ours": lambda one: large.search(one, K)}
+    asked |= {f"reading, {streams} streams": lambda one, s=streams: read(s) for streams in STREAMS}
+    tasks = {name: lambda ask=ask: [ask(one) for one in singles] for name, ask in asked.items()}
+    print_bandwidth(large, alternate(tasks, repeats))
 
 
 LISTS = 1024

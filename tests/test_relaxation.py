@@ -196,7 +196,7 @@ def test_shrinkage_follows_the_held_rows(workers):
     def solved(shrinkage, held):
         rows = rows_of(np.full((2, 1), held))
         fits = [updated(start, others, workers, points, rough=True) for points in (shrinkage.points, shrinkage.tried)]
-        return float(shrinkage.better(*fits, rows, codes, a_run(rows, workers)).D[0].item())
+        return float(shrinkage.better(*fits, rows, codes).D[0].item())
 
     shrinkage = Shrinkage()
     assert solved(shrinkage, 3.0) == pytest.approx(12 / 5, rel=1e-3)  # nearer than 6
@@ -260,10 +260,33 @@ def test_folds_are_even_and_the_rows_held_are_spread_over_them(monkeypatch):
         assert (held.X[:, 0] == places).all()
 
 
-def test_held_error_is_that_of_the_rows_assigned_anew(workers):
-    rows = rows_of(np.array([[3.0], [5.0]]))
-    fitted = Dictionaries.single(np.array([[[2.0], [5.0]]], np.float32))
-    assert relaxation.held_error(fitted, rows, np.zeros((2, 1), np.uint8), a_run(rows, workers)) == 1  # 3 by 2, 5 by 5
+def test_shrinkage_is_judged_by_rows_with_the_codes_they_have():
+    rows, codes = rows_of(np.array([[3.0], [5.0]])), np.array([[0], [1]], np.uint8)
+    now, then = (Dictionaries.single(np.array([[[a], [b]]], np.float32)) for a, b in ((2.0, 5.0), (3.0, 4.5)))
+    shrinkage = relaxation.Shrinkage(1.0, 4.0)
+    assert shrinkage.better(now, then, rows, codes) is then  # 1/4 against 1
+    assert (shrinkage.points, shrinkage.factor) == (4.0, 4.0)
+    assert shrinkage.better(then, now, rows, codes) is then
+    assert (shrinkage.points, shrinkage.factor) == (4.0, 0.5)
+
+
+def test_folds_without_dictionaries_keep_their_codes(rng, workers):
+    rows = rows_of(rng.standard_normal((300, 4)))
+    folds = relaxation.Folds(rows, rng)
+    every = [Dictionaries.single(rng.standard_normal((2, 8, 4))) for _ in range(relaxation.FOLDS)]
+    codes = rng.integers(0, 8, (300, 2)).astype(np.uint8)
+    first, second = relaxation.turns()
+    assert sorted([*first, *second]) == list(range(relaxation.FOLDS))
+    whole = folds.assigned(every, GroupAssignment(2), codes, workers)
+    half = folds.assigned([every[f] if f in first else None for f in range(4)], GroupAssignment(2), codes, workers)
+    mine = np.isin(folds.of, first)
+    assert (half.codes[mine] == whole.codes[mine]).all()
+    assert (half.codes[~mine] == codes[~mine]).all()
+    assert (whole.codes[~mine] != codes[~mine]).any()
+    rest = folds.assigned([every[f] if f in second else None for f in range(4)], GroupAssignment(2), codes, workers)
+    assert half.error + rest.error == whole.error
+    for one, two in zip([*half.statistics, *rest.statistics], whole.statistics, strict=True):
+        assert (one.W == two.W).all()
 
 
 def test_folds_assigned_together_or_one_after_the_other_get_the_same_codes(rng, workers, monkeypatch):

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
 from ._frame import Frame
-from ._parallel import Workers
-from ._rows import Data, Floats
+from ._parallel import Workers, spans
+from ._rows import READ_ROWS, Data, Floats, Rows
 from ._sums import Doubles, rounded
 from .dictionaries import Block, Dictionaries
 from .initialization.hierarchical import first_blocks, length
@@ -33,7 +34,7 @@ SHARE = 0.05
 """What may lie outside of the components kept, of the error that a Gaussian would have."""
 MOST_OUTSIDE = 0.2
 """The most that may lie outside, of the error that training has: other rows than Gaussian ones may have far less."""
-SAMPLE_NUMBERS, SAMPLE_ROWS = 1 << 24, 4
+SAMPLE_NUMBERS, SAMPLE_ROWS = 1 << 23, 4
 """Numbers of the rows that show the components, and least rows for each column: fewer would not show them."""
 HELD_BYTES = 1 << 29
 """Narrow rows are held in memory; where they are more than this, rows stay as they are."""
@@ -94,8 +95,8 @@ def narrowed(rows: Data, C: int, K: int, run: Run) -> Narrow | None:
     if not WIDE <= P <= WIDEST or C < 2 or n < SAMPLE_ROWS * P:
         return None
     places = np.linspace(0, n - 1, min(n, max(SAMPLE_NUMBERS // P, SAMPLE_ROWS * P))).astype(np.intp)
-    X = rows.take(places).block(slice(None))
-    [(S, variances, V)] = run.workers.map(_moments, [X])  # Ctrl-C must reach this thread
+    S = _moments(rows.take(places), run.workers)
+    [(variances, V)] = run.workers.map(_principal, [S])  # Ctrl-C must reach this thread
     error = gaussian_error(variances, C * float(np.log2(K)))
     r = kept(variances, SHARE * error)
     wide, narrow = first_blocks(C, P), first_blocks(C, r)
@@ -119,10 +120,16 @@ def narrowed(rows: Data, C: int, K: int, run: Run) -> Narrow | None:
     return Narrow(rows.replaced(seen.codes, frame), basis, outside, columns)
 
 
-def _moments(X: Floats) -> tuple[Floats, Doubles, Floats]:
-    """Second moments (P, P) of rows, and their components."""
-    S = X.T @ X / np.float32(len(X))
-    return S, *_principal(S)
+def _moments(rows: Rows, workers: Workers) -> Floats:
+    """Second moments (P, P) of rows at hand."""
+
+    def one(span: tuple[int, int]) -> Floats:
+        X = rows.block(slice(*span))
+        out: Floats = X.T @ X
+        return out
+
+    S: Floats = reduce(np.add, workers.map(one, spans(len(rows), READ_ROWS))) / np.float32(len(rows))
+    return S
 
 
 def less_means(D: Floats, usage: Floats) -> Floats:

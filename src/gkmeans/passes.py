@@ -21,7 +21,7 @@ from .update import Statistics
 
 
 class Passed(NamedTuple):
-    """What a pass gives: codes (n, C), their squared error by ``exact``, and the statistics of each fold."""
+    """What a pass gives: codes (n, C), their squared error by ``exact``, and the statistics of each fold passed."""
 
     codes: Codes
     error: int
@@ -29,18 +29,29 @@ class Passed(NamedTuple):
 
 
 class Sweep:
-    """Codes, error and statistics by dictionaries: the same for all rows, or one for each of the folds of ``seed``."""
+    """Codes, error and statistics by dictionaries: the same for all rows, or one for each of the folds of ``seed``.
 
-    def __init__(self, dictionaries: Sequence[Dictionaries], method: Method, grid: Doubles, seed: int = 0) -> None:
-        self.dictionaries, self.method, self.grid, self.seed = tuple(dictionaries), method, grid, seed
+    Rows of a fold that has none are passed over: they keep their codes and have neither error nor statistics.
+    """
+
+    def __init__(
+        self, dictionaries: Sequence[Dictionaries | None], method: Method, grid: Doubles, seed: int = 0
+    ) -> None:
+        self.method, self.grid, self.seed, self.count = method, grid, seed, len(dictionaries)
+        self.dictionaries = {f: one for f, one in enumerate(dictionaries) if one is not None}
         self._lock = Lock()
         self._tables: dict[int, list[Tables]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Sweep, (self.dictionaries, self.method, self.grid, self.seed)
+        return Sweep, ([self.dictionaries.get(f) for f in range(self.count)], self.method, self.grid, self.seed)
 
     def __sizeof__(self) -> int:
-        return sum(D.nbytes for one in self.dictionaries for D in one.D)
+        return sum(D.nbytes for one in self.dictionaries.values() for D in one.D)
+
+    @property
+    def _like(self) -> Dictionaries:
+        """One of them, for their shape."""
+        return next(iter(self.dictionaries.values()))
 
     def tables(self, f: int, workers: Workers) -> list[Tables]:
         """Tables of a fold's dictionaries, made once where those of all folds may be held, else fold by fold."""
@@ -52,25 +63,28 @@ class Sweep:
             return self._tables[f]
 
     def _all_at_once(self) -> bool:
-        C, K, P = self.dictionaries[0].shape
+        C, K, P = self._like.shape
         return len(self.dictionaries) * (table_bytes(C, K) + 8 * C * K * P) <= TABLE_BYTES
 
     def over(self, rows: Source, codes: Codes | None, workers: Workers, first: int = 0) -> Passed:
         """One pass over rows, the first of which has place ``first`` among all, or one for each fold."""
-        like, count = self.dictionaries[0], len(self.dictionaries)
+        like, turn = self._like, list(self.dictionaries)
         out, error = np.empty((len(rows), like.shape[0]), code_dtype(like.shape[1])), 0
-        statistics = [Statistics.none(*like.shape, like.groups) for _ in range(count)]
-        fold_of = rows.folds(count, self.seed, first)
-        for turn in [range(count)] if self._all_at_once() else [range(f, f + 1) for f in range(count)]:
+        if len(turn) < self.count:
+            assert codes is not None  # those of the other folds stay
+            out[:] = codes
+        statistics = {f: Statistics.none(*like.shape, like.groups) for f in turn}
+        fold_of = rows.folds(self.count, self.seed, first)
+        for folds in [turn] if self._all_at_once() else [[f] for f in turn]:
             for where, chunk in rows.chunks():
-                for f, mine, part in parts_of(chunk, fold_of[where], count, turn):
+                for f, mine, part in parts_of(chunk, fold_of[where], self.count, folds):
                     given = None if codes is None else codes[where][mine]
                     tables = self.tables(f, workers)
                     chosen, errors = assign(part, self.dictionaries[f], self.method, given, workers, tables)
                     out[where][mine] = chosen
                     statistics[f].take_in(part, chosen, self.grid, workers)
                     error += exact(errors)
-        return Passed(out, error, statistics)
+        return Passed(out, error, list(statistics.values()))
 
 
 class Collect:
@@ -115,7 +129,7 @@ class Project:
 
 
 def parts_of(
-    chunk: Source, fold_of: NDArray[np.uint8], count: int, turn: range
+    chunk: Source, fold_of: NDArray[np.uint8], count: int, turn: Sequence[int]
 ) -> Iterator[tuple[int, slice | NDArray[np.intp], Source]]:
     """Each fold of this ``turn``: its number, where its rows lie in the chunk, and the rows."""
     for f in turn:

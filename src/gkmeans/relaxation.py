@@ -20,11 +20,11 @@ from ._files import FileError
 from ._parallel import Workers, spans
 from ._rows import READ_ROWS, Codes, Floats, Source, decode
 from ._sums import Doubles, rounded
-from .assignment import GroupAssignment, Method, SwiftAssignment, assign
+from .assignment import GroupAssignment, Method, SwiftAssignment
 from .checkpoint import State
 from .dictionaries import Dictionaries, squared_errors
 from .narrowing import Narrow
-from .passes import Collect, Sweep
+from .passes import Collect, Passed, Sweep
 from .products import MOST_SWAYED, swayed
 from .steps import fine_enough
 from .training import Candidates, Run, Task, collected, sweep, updated
@@ -32,7 +32,7 @@ from .update import ALONE_UNKNOWNS, Statistics
 
 FOLDS = 4
 ITERATIONS = 96
-"""Most iterations with folds, noise in all but the last of them; there is one more on all rows."""
+"""Most iterations with folds, noise in all but the last turn of them; there is one more on all rows."""
 
 ROUNDS = 4
 """Rounds of an iteration in 16-bit steps."""
@@ -60,22 +60,16 @@ class Shrinkage:
         """Points to try beside the present ones."""
         return self.points * self.factor
 
-    def better(self, now: Dictionaries, then: Dictionaries, held: Source, codes: Codes, run: Run) -> Dictionaries:
+    def better(self, now: Dictionaries, then: Dictionaries, held: Source, codes: Codes) -> Dictionaries:
         """Dictionaries solved with the points of ``now`` or with those ``tried``: what suits the rows ``held`` better.
 
-        The points become those. ``codes`` are what the rows start from.
+        The points become those. ``codes`` are those of the rows as they are.
         """
-        if held_error(then, held, codes, run) < held_error(now, held, codes, run):
+        if row_errors(held, then, codes).sum() < row_errors(held, now, codes).sum():
             self.points = self.tried
             return then
         self.factor = 0.5 if self.factor > 1 else 2.0
         return now
-
-
-def held_error(fitted: Dictionaries, held: Source, codes: Codes, run: Run) -> float:
-    """Squared error of rows at hand, assigned from the codes given."""
-    _, errors = assign(held, fitted, run.method, codes, run.workers)
-    return float(errors.sum(dtype=np.float64))
 
 
 def row_errors(rows: Source, fitted: Dictionaries, codes: Codes) -> Doubles:
@@ -96,11 +90,17 @@ def judge(iteration: int) -> int | None:
     return (iteration if iteration <= FOLDS else iteration // FOLDS) % FOLDS
 
 
+def turns() -> tuple[range, range]:
+    """Folds that are assigned at once: half of them; the other half then knows of it within the same iteration."""
+    return range(FOLDS // 2), range(FOLDS // 2, FOLDS)
+
+
 class Folds:
     """The rows dealt into folds: the fold of each row, and rows spread over each fold that stand for it."""
 
     def __init__(self, rows: Source, rng: np.random.Generator, narrow: Narrow | None = None) -> None:
         self.rows, self.seed, self.narrow = rows, int(rng.integers(2**63)), narrow
+        self.candidates = Candidates(rows)
         self.of = rows.folds(FOLDS, self.seed)
         self.places = [self._spaced(np.flatnonzero(self.of == f)) for f in range(FOLDS)]
         # those of the rows held that show the residual
@@ -118,38 +118,48 @@ class Folds:
         job = Collect(like, self.rows.grid(), FOLDS, self.seed)
         return self.rows.passed(job, codes, workers).statistics
 
-    def solved(self, state: State, parts: Sequence[Statistics], shrinkage: Shrinkage, run: Run) -> list[Dictionaries]:
-        """Dictionaries for each fold by the statistics of the others; at times one fold judges the shrinkage."""
+    def solved(
+        self,
+        turn: Sequence[int],
+        trained: Sequence[Dictionaries],
+        parts: Sequence[Statistics],
+        codes: Codes,
+        shrinkage: Shrinkage,
+        judging: int | None,
+        run: Run,
+    ) -> list[Dictionaries]:
+        """Dictionaries for each fold of a turn by the statistics of the others; one fold may judge the shrinkage."""
 
         def one(task: tuple[int, float]) -> Dictionaries:
             f, points = task
             others = reduce(add, [*parts[:f], *parts[f + 1 :]])
-            return updated(state.dictionaries[f], others, run.workers, points, rough=True)
+            return updated(trained[f], others, run.workers, points, rough=True)
 
-        tasks, judging = [(f, shrinkage.points) for f in range(FOLDS)], judge(state.iteration + 1)
+        tasks = [(f, shrinkage.points) for f in turn]
         if judging is not None:
             tasks.append((judging, shrinkage.tried))
         at_once = parts[0].counts.size <= ALONE_UNKNOWNS
         out = run.workers.map(one, tasks) if at_once else [one(task) for task in tasks]
-        if judging is None:
-            return out
-        then = out.pop()
-        codes = state.codes[self.places[judging]]
-        out[judging] = shrinkage.better(out[judging], then, self.held[judging], codes, run)
+        if judging is not None:
+            then, place = out.pop(), turn.index(judging)
+            out[place] = shrinkage.better(out[place], then, self.held[judging], codes[self.places[judging]])
         return out
 
-    def heated(self, trained: Sequence[Dictionaries], heat: float, codes: Codes, run: Run) -> list[Dictionaries]:
-        """The dictionaries of each fold with noise on every codeword, ``heat`` deviations of the fold's residual."""
+    def heated(
+        self, turn: Sequence[int], trained: Sequence[Dictionaries], heat: float, codes: Codes, run: Run
+    ) -> list[Dictionaries | None]:
+        """The dictionaries of a turn with noise on every codeword, ``heat`` deviations of the fold's residual."""
         seeds = run.rng.integers(2**63, size=FOLDS)
         # the codes may lie on a cluster
-        chosen = [codes[places[s]] for places, s in zip(self.places, self.some, strict=True)]
+        chosen = {f: codes[self.places[f][self.some[f]]] for f in turn}
 
         def one(f: int) -> Dictionaries:
             residual = self.held[f].block(self.some[f]) - decode(trained[f].D[0], chosen[f])
             noise = spread(residual) if self.narrow is None else self.narrow.noise(residual)
             return heated(trained[f], noise, heat, np.random.default_rng(seeds[f]))
 
-        return run.workers.map(one, range(FOLDS))
+        noisy = dict(zip(turn, run.workers.map(one, turn), strict=True))
+        return [noisy.get(f) for f in range(FOLDS)]
 
     def unexplained(self, fitted: Dictionaries, codes: Codes) -> float:
         """Share of the rows' variance that the residual has, by rows of all folds."""
@@ -160,12 +170,9 @@ class Folds:
         left = float(np.square(spread(X - decode(fitted.D[0], chosen)), dtype=np.float64).sum()) + outside
         return min(1.0, left / variance) if variance > 0 else 1.0
 
-    def assigned(
-        self, noisy: Sequence[Dictionaries], way: Method, codes: Codes, workers: Workers
-    ) -> tuple[Codes, float, list[Statistics]]:
-        """Codes of each fold by its own dictionaries, error and statistics: one pass, or four with large tables."""
-        found = self.rows.passed(Sweep(noisy, way, self.rows.grid(), self.seed), codes, workers)
-        return found.codes, rounded([found.error]), found.statistics
+    def assigned(self, noisy: Sequence[Dictionaries | None], way: Method, codes: Codes, workers: Workers) -> Passed:
+        """Codes of each fold by its own dictionaries, where it has some: one pass, or one a fold with large tables."""
+        return self.rows.passed(Sweep(noisy, way, self.rows.grid(), self.seed), codes, workers)
 
 
 def relax(
@@ -185,7 +192,7 @@ def relax(
     the rows are those of ``narrow``, the noise is that of the wide ones.
     """
     iterations = min(ITERATIONS, max_iter - 1) if len(rows) >= FOLDS else 0
-    folds, task, candidates = Folds(rows, run.rng, narrow), Task(run, len(rows)), Candidates(rows)
+    folds, task = Folds(rows, run.rng, narrow), Task(run, len(rows))
     state = task.saved(start, FOLDS)
     if state is None:
         if codes is None:
@@ -195,26 +202,53 @@ def relax(
     if not state.done:
         parts = folds.statistics(state.codes, start, run.workers)
     while state.iteration < iterations:
-        iteration, left, shrinkage = state.iteration + 1, *known(state.numbers)
-        swift = swiftly(way, iteration, start.shape, left)
-        heat = warmed(start.shape[0], left, temperature) * np.sqrt(1 - iteration / iterations)
-        trained = folds.solved(state, parts, shrinkage, replace(run, method=swift.without_rounds()))
-        if not np.sum([part.counts for part in parts], axis=0).all():
-            trained = together(trained, candidates.revive(mean_of(trained), reduce(add, parts), state.codes, run))
-        noisy = folds.heated(trained, heat, state.codes, run)
-        codes, error, parts = folds.assigned(noisy, swift, state.codes, run.workers)
-        run.record("relaxed", iteration, iterations + 1, error)
-        state = State(tuple(trained), codes, iteration, numbers=asdict(shrinkage) | {"unexplained": left})
+        state, parts, error = iterated(folds, state, parts, way, temperature, iterations, run)
+        run.record("relaxed", state.iteration, iterations + 1, error)
         task.save(state)
     if not state.done:
         points = state.numbers["points"] if iterations else 0.0
         final = updated(mean_of(state.dictionaries), reduce(add, parts), run.workers, points)
-        codes, error, _ = sweep(rows, final, way, state.codes, run.workers)
-        run.record("relaxed", iterations + 1, iterations + 1, error)
-        state = State((final,), codes, iterations + 1, done=True, numbers={"points": points})
+        # narrow rows are assigned once more, with all columns (settled)
+        left, last = known(state.numbers)[0], iterations + 1
+        finish = way if narrow is None else swiftly(way, last, start.shape, left)
+        codes, error, _ = sweep(rows, final, finish, state.codes, run.workers)
+        run.record("relaxed", last, last, error)
+        state = State((final,), codes, last, done=True, numbers={"points": points})
         task.save(state)
     run.ended(state, max_iter)
     return state.dictionaries[0], state.codes, state.numbers["points"]
+
+
+def iterated(
+    folds: Folds,
+    state: State,
+    parts: Sequence[Statistics],
+    way: GroupAssignment,
+    temperature: float,
+    iterations: int,
+    run: Run,
+) -> tuple[State, list[Statistics], float]:
+    """The state and the statistics of the folds after the next of so many iterations, and its squared error.
+
+    A turn assigns half of the folds: what the second half is solved from has the new codes of the first.
+    """
+    left, shrinkage = known(state.numbers)
+    trained, codes, latest, errors = list(state.dictionaries), state.codes, list(parts), []
+    for number, turn in enumerate(turns(), start=2 * state.iteration + 1):
+        swift = swiftly(way, number, trained[0].shape, left)
+        heat = warmed(trained[0].shape[0], left, temperature) * np.sqrt(1 - number / (2 * iterations))
+        judging = judge(state.iteration + 1)
+        judging = judging if judging in turn else None
+        trained[turn.start : turn.stop] = folds.solved(turn, trained, latest, codes, shrinkage, judging, run)
+        if not np.sum([part.counts for part in latest], axis=0).all():
+            revived = folds.candidates.revive(mean_of(trained), reduce(add, latest), codes, run)
+            trained = together(trained, revived)
+        found = folds.assigned(folds.heated(turn, trained, heat, codes, run), swift, codes, run.workers)
+        codes = found.codes
+        latest[turn.start : turn.stop] = found.statistics
+        errors.append(found.error)
+    numbers = asdict(shrinkage) | {"unexplained": left}
+    return State(tuple(trained), codes, state.iteration + 1, numbers=numbers), latest, rounded(errors)
 
 
 def swiftly(
@@ -261,7 +295,7 @@ def settled(
         run.outside, fitted = 0.0, narrow.wide(fitted)
     statistics = collected(rows, codes, fitted, run.workers)
     final = updated(fitted, statistics, run.workers, points)
-    codes, error, _ = sweep(rows, final, way, codes, run.workers)
+    codes, error, _ = sweep(rows, final, way.without_rounds(), codes, run.workers)
     run.last += 1
     run.record("relaxed", run.last, run.last, error)
     return final, codes
