@@ -36,7 +36,7 @@ from gkmeans.update import Statistics
 
 def from_all_rows(
     folds: Folds,
-    turn: range,
+    turn: Sequence[int],
     trained: Sequence[Dictionaries],
     parts: Sequence[Statistics],
     codes: Codes,

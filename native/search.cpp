@@ -26,13 +26,17 @@ constexpr int kFewBlocks = 4;   // of which one holds a row: then only such are 
 // damaged.
 template <int bits>
 static inline float entry(const std::uint8_t* line, bool odd, const float* table, int Kp) {
-    if constexpr (bits == 8) return table[*line];
-    if constexpr (bits == 4) return table[odd ? *line >> 4 : *line & 15];
-    const int code = *line | line[kBlock] << 8;
-    return table[code < Kp ? code : 0];
+    if constexpr (bits == 8) {
+        return table[*line];
+    } else if constexpr (bits == 4) {
+        return table[odd ? *line >> 4 : *line & 15];
+    } else {
+        const int code = *line | line[kBlock] << 8;
+        return table[code < Kp ? code : 0];
+    }
 }
 
-// Sums of a row's entries, for n rows whose first line lies at `line(i)`.
+// Adds a row's entries, for n rows whose first line lies at `line(i)`.
 template <int bits, typename Line>
 static inline void add_entries(const Shelf& shelf, const float* tables, int n, Line line, float* out) {
     for (int c = 0; c < shelf.lines.C; ++c, tables += shelf.Kp) {

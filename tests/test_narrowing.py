@@ -161,6 +161,17 @@ def test_a_projection_is_the_same_for_any_number_of_threads(X):
     assert rounded([found[0].error]) > 0
 
 
+def test_second_moments_are_the_same_for_any_number_of_threads(rng):
+    X = rng.standard_normal((9000, 8)).astype(np.float16)  # three blocks
+    rows, found = Rows(X, Frame(np.ones(8, np.float32))), []
+    for n_jobs in (1, 2):
+        with Workers(n_jobs) as workers:
+            found.append(narrowing._moments(rows, workers))
+    assert (found[0] == found[1]).all()
+    less = X.astype(float) - 1
+    assert found[0] == pytest.approx(less.T @ less / len(X), rel=1e-4)
+
+
 def test_the_basis_lies_along_the_blocks_of_columns(rng):
     # two blocks of columns that know nothing of each other: each has its own part of the basis
     left, right = (rng.standard_normal((4000, 8)) @ rng.standard_normal((8, 128)) for _ in range(2))

@@ -1,5 +1,7 @@
 """Relaxed training: what it gains on new rows, that it ends well for any data, and its parts by hand."""
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from gkmeans._frame import Frame
 from gkmeans._progress import Reporter
 from gkmeans._rows import Rows, decode
 from gkmeans.assignment import GroupAssignment
+from gkmeans.checkpoint import State
 from gkmeans.dictionaries import Dictionaries
 from gkmeans.relaxation import FOLDS, ITERATIONS, Shrinkage, heated, mean_of, spread, warmed
 from gkmeans.training import Run, updated
@@ -270,7 +273,7 @@ def test_shrinkage_is_judged_by_rows_with_the_codes_they_have():
     assert (shrinkage.points, shrinkage.factor) == (4.0, 0.5)
 
 
-def test_folds_without_dictionaries_keep_their_codes(rng, workers):
+def test_folds_without_dictionaries_keep_their_codes(rng, workers, monkeypatch):
     rows = rows_of(rng.standard_normal((300, 4)))
     folds = relaxation.Folds(rows, rng)
     every = [Dictionaries.single(rng.standard_normal((2, 8, 4))) for _ in range(relaxation.FOLDS)]
@@ -278,15 +281,58 @@ def test_folds_without_dictionaries_keep_their_codes(rng, workers):
     first, second = relaxation.turns()
     assert sorted([*first, *second]) == list(range(relaxation.FOLDS))
     whole = folds.assigned(every, GroupAssignment(2), codes, workers)
-    half = folds.assigned([every[f] if f in first else None for f in range(4)], GroupAssignment(2), codes, workers)
+    halves = [[one if f in turn else None for f, one in enumerate(every)] for turn in (first, second)]
+    half, rest = (folds.assigned(some, GroupAssignment(2), codes, workers) for some in halves)
     mine = np.isin(folds.of, first)
     assert (half.codes[mine] == whole.codes[mine]).all()
     assert (half.codes[~mine] == codes[~mine]).all()
     assert (whole.codes[~mine] != codes[~mine]).any()
-    rest = folds.assigned([every[f] if f in second else None for f in range(4)], GroupAssignment(2), codes, workers)
     assert half.error + rest.error == whole.error
     for one, two in zip([*half.statistics, *rest.statistics], whole.statistics, strict=True):
         assert (one.W == two.W).all()
+        assert (one.counts == two.counts).all()
+        assert (one.Z[0, 1] == two.Z[0, 1]).all()
+    # one fold after the other, and as another process gets it
+    monkeypatch.setattr(passes, "TABLE_BYTES", 0)
+    job = pickle.loads(pickle.dumps(passes.Sweep(halves[1], GroupAssignment(2), rows.grid(), folds.seed)))
+    again = rows.passed(job, codes, workers)
+    assert (again.codes == rest.codes).all()
+    assert again.error == rest.error
+
+
+def test_the_second_turn_is_solved_from_the_new_codes_of_the_first(rng, workers, monkeypatch):
+    rows, seen = rows_of(rng.standard_normal((400, 4))), []
+    run = a_run(rows, workers)
+    folds = relaxation.Folds(rows, run.rng)
+    start = Dictionaries.single(rng.standard_normal((2, 8, 4)))
+    codes = rng.integers(0, 8, (400, 2)).astype(np.uint8)
+    parts = folds.statistics(codes, start, workers)
+    own, heats = relaxation.Folds.solved, []
+    hot = relaxation.Folds.heated
+
+    def solved(self, turn, trained, parts, codes, shrinkage, judging, run):
+        seen.append((turn, list(parts), codes, judging))
+        return own(self, turn, trained, parts, codes, shrinkage, judging, run)
+
+    def heated(self, turn, trained, heat, codes, run):
+        heats.append(heat)
+        return hot(self, turn, trained, heat, codes, run)
+
+    monkeypatch.setattr(relaxation.Folds, "solved", solved)
+    monkeypatch.setattr(relaxation.Folds, "heated", heated)
+    numbers = {"points": 1.0, "factor": 4.0, "unexplained": 0.5}
+    state = State((start,) * relaxation.FOLDS, codes, 0, numbers=numbers)
+    for _ in range(2):
+        state, parts, error = relaxation.iterated(folds, state, parts, GroupAssignment(2), 0.5, 2, run)
+        assert error > 0
+    assert [turn for turn, *_ in seen] == 2 * [*relaxation.turns()]
+    assert [judging for *_, judging in seen] == [1, None, None, 2]
+    assert heats == sorted(heats, reverse=True)
+    assert heats[-1] == 0 < heats[-2]
+    for _, latest, codes, _ in seen:  # statistics are always those of the codes
+        for one, two in zip(latest, folds.statistics(codes, start, workers), strict=True):
+            assert (one.W == two.W).all()
+    assert (seen[1][2] != seen[0][2]).any()
 
 
 def test_folds_assigned_together_or_one_after_the_other_get_the_same_codes(rng, workers, monkeypatch):

@@ -315,11 +315,6 @@ def test_rows_that_are_no_numbers_get_codes_all_the_same(value, in_turn, rng, wo
     assert (swift(9, in_turn=in_turn).codes(X, tables, None, workers) < 20).all()
 
 
-def test_without_rounds_nothing_is_perturbed():
-    way = SwiftAssignment(4, GroupAssignment(2, 3, 5, True), 6, 70.0).without_rounds()
-    assert way == SwiftAssignment(0, GroupAssignment(2, 0, 5, True), 6, 70.0)
-
-
 def test_it_stops_when_told(rng):
     with Workers(1) as workers:
         X, tables = made(rng, 4, 16, 8, 50, workers)

@@ -8,7 +8,7 @@ sweep, but no table.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -50,10 +50,6 @@ class GroupAssignment:
     coarse: bool = False
     early: SwiftAssignment | None = None
 
-    def without_rounds(self) -> GroupAssignment:
-        """The same but for the rounds."""
-        return replace(self, rounds=0)
-
     def tables(self, D: Floats, workers: Workers) -> Tables:
         """T, and for pairs and more its minima."""
         return Tables.of(D, workers, self.order, self.coarse)
@@ -79,10 +75,6 @@ class SwiftAssignment:
     seed: int = 0
     fine: float = 64.0
     in_turn: bool = False
-
-    def without_rounds(self) -> SwiftAssignment:
-        """The same but for the rounds."""
-        return replace(self, rounds=0, otherwise=self.otherwise.without_rounds())
 
     def tables(self, D: Floats, workers: Workers) -> Tables:
         """T in steps, or what ``otherwise`` needs."""

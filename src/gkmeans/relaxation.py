@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from operator import add
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,7 +97,7 @@ def turns() -> tuple[range, range]:
 
 
 class Folds:
-    """The rows dealt into folds: the fold of each row, and rows spread over each fold that stand for it."""
+    """The rows dealt into folds: the fold of each row, rows spread over each fold that stand for it, and over all."""
 
     def __init__(self, rows: Source, rng: np.random.Generator, narrow: Narrow | None = None) -> None:
         self.rows, self.seed, self.narrow = rows, int(rng.integers(2**63)), narrow
@@ -148,8 +149,11 @@ class Folds:
     def heated(
         self, turn: Sequence[int], trained: Sequence[Dictionaries], heat: float, codes: Codes, run: Run
     ) -> list[Dictionaries | None]:
-        """The dictionaries of a turn with noise on every codeword, ``heat`` deviations of the fold's residual."""
-        seeds = run.rng.integers(2**63, size=FOLDS)
+        """For each fold of a turn its dictionaries with noise on every codeword, ``heat`` deviations of the residual.
+
+        None for the other folds.
+        """
+        seeds = dict(zip(turn, run.rng.integers(2**63, size=len(turn)), strict=True))
         # the codes may lie on a cluster
         chosen = {f: codes[self.places[f][self.some[f]]] for f in turn}
 
@@ -184,8 +188,8 @@ def relax(
     temperature: float,
     max_iter: int,
     narrow: Narrow | None = None,
-) -> tuple[Dictionaries, Codes, float]:
-    """Dictionaries, codes and shrinkage after at most ``max_iter`` iterations; the run's history grows.
+) -> tuple[Dictionaries, Codes, Known]:
+    """Dictionaries, codes and what was learned after at most ``max_iter`` iterations; the run's history grows.
 
     The noise that the codes see goes from ``temperature`` times the residual, dimension by dimension, down to nothing.
     The history holds the distortion of each fold by the dictionaries of the others, and of all rows in the end. Where
@@ -199,6 +203,7 @@ def relax(
             codes, _, _ = sweep(rows, start, SwiftAssignment(0, GroupAssignment(1)), None, run.workers)
         left = folds.unexplained(start, codes) if len(rows) >= FOLDS else 1.0
         state = State((start,) * FOLDS, codes, numbers=asdict(Shrinkage()) | {"unexplained": left})
+        codes = None  # a copy less
     if not state.done:
         parts = folds.statistics(state.codes, start, run.workers)
     while state.iteration < iterations:
@@ -206,17 +211,17 @@ def relax(
         run.record("relaxed", state.iteration, iterations + 1, error)
         task.save(state)
     if not state.done:
-        points = state.numbers["points"] if iterations else 0.0
+        left, shrinkage = known(state.numbers)
+        points = shrinkage.points if iterations else 0.0
         final = updated(mean_of(state.dictionaries), reduce(add, parts), run.workers, points)
-        # narrow rows are assigned once more, with all columns (settled)
-        left, last = known(state.numbers)[0], iterations + 1
-        finish = way if narrow is None else swiftly(way, last, start.shape, left)
-        codes, error, _ = sweep(rows, final, finish, state.codes, run.workers)
-        run.record("relaxed", last, last, error)
-        state = State((final,), codes, last, done=True, numbers={"points": points})
+        last = swiftly(way, 2 * iterations + 1, start.shape, left)
+        codes, error, _ = sweep(rows, final, last, state.codes, run.workers)
+        run.record("relaxed", iterations + 1, iterations + 1, error)
+        numbers = Known(points, left)._asdict()
+        state = State((final,), codes, iterations + 1, done=True, numbers=numbers)
         task.save(state)
     run.ended(state, max_iter)
-    return state.dictionaries[0], state.codes, state.numbers["points"]
+    return state.dictionaries[0], state.codes, Known.of(state.numbers)
 
 
 def iterated(
@@ -234,9 +239,9 @@ def iterated(
     """
     left, shrinkage = known(state.numbers)
     trained, codes, latest, errors = list(state.dictionaries), state.codes, list(parts), []
-    for number, turn in enumerate(turns(), start=2 * state.iteration + 1):
-        swift = swiftly(way, number, trained[0].shape, left)
-        heat = warmed(trained[0].shape[0], left, temperature) * np.sqrt(1 - number / (2 * iterations))
+    for turns_so_far, turn in enumerate(turns(), start=2 * state.iteration + 1):
+        swift = swiftly(way, turns_so_far, trained[0].shape, left)
+        heat = warmed(trained[0].shape[0], left, temperature) * np.sqrt(1 - turns_so_far / (2 * iterations))
         judging = judge(state.iteration + 1)
         judging = judging if judging in turn else None
         trained[turn.start : turn.stop] = folds.solved(turn, trained, latest, codes, shrinkage, judging, run)
@@ -259,6 +264,20 @@ def swiftly(
     if swayed(C, P, unexplained) > MOST_SWAYED:
         return replace(way, seed=seed)
     return SwiftAssignment(ROUNDS, replace(way, seed=seed, coarse=True), seed, fine_enough(unexplained))
+
+
+class Known(NamedTuple):
+    """What a relaxed training ends with: points of shrinkage, and the share that its start left unexplained."""
+
+    points: float
+    unexplained: float
+
+    @classmethod
+    def of(cls, numbers: dict[str, float]) -> Known:
+        """Those of a state that is done."""
+        if set(numbers) != set(cls._fields):
+            raise FileError(f"a checkpoint of relaxed training that ended with {sorted(numbers)}; pass a new folder")
+        return cls(**numbers)
 
 
 def known(numbers: dict[str, float]) -> tuple[float, Shrinkage]:
@@ -285,7 +304,7 @@ def settled(
     rows: Source,
     fitted: Dictionaries,
     codes: Codes,
-    points: float,
+    learned: Known,
     run: Run,
     way: GroupAssignment,
     narrow: Narrow | None = None,
@@ -294,8 +313,9 @@ def settled(
     if narrow is not None:
         run.outside, fitted = 0.0, narrow.wide(fitted)
     statistics = collected(rows, codes, fitted, run.workers)
-    final = updated(fitted, statistics, run.workers, points)
-    codes, error, _ = sweep(rows, final, way.without_rounds(), codes, run.workers)
+    final = updated(fitted, statistics, run.workers, learned.points)
+    last = swiftly(way, 0, final.shape, learned.unexplained)  # turns have the seeds from 1 on
+    codes, error, _ = sweep(rows, final, last, codes, run.workers)
     run.last += 1
     run.record("relaxed", run.last, run.last, error)
     return final, codes
