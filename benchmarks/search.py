@@ -6,10 +6,10 @@ python benchmarks/search.py [--only flat|ivf|lists|recall] [--rows 2000000] [--r
 
 Photo SIFT base is repeated with noise to as many rows as asked for. All take turns in one process, on one thread.
 Faiss's LSQ holds the codes of its first 4,096 rows again and again: its speed does not depend on them, and its encoding
-takes hours. A filter that is new with each query is measured against reading its mask alone. The bandwidth of the scan is
-measured once more where the codes are repeated to eight times as many rows, which no cache holds. With --recall, recall@1, 10 and 100 on photo SIFT and MNIST (--dataset) against Faiss's LSQ, RQ and OPQ,
-which train for an hour; they are searched by the distances to what their codes decode to. Ours has its defaults there,
-with norms in bytes and in floats.
+takes hours. A filter that is new with each query is shown beside reading its mask alone. The bandwidth of the scan is
+measured once more with the codes repeated to eight times as many rows, which no cache holds. With --recall, recall@1,
+10 and 100 on photo SIFT and MNIST (--dataset) against Faiss's LSQ, RQ and OPQ, which train for an hour; they are
+searched by the distances to what their codes decode to. Ours has its defaults there, with norms in bytes and in floats.
 
 IVFIndex searches photo SIFT base in 1,024 lists by 8 bytes. For each number of lists that Faiss probes, ours probes as
 few as reach the same recall@10. Faiss's IVF,PQ is trained by Faiss; its IVF,LSQ, whose training takes hours, is our own
