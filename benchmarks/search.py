@@ -2,14 +2,15 @@
 IVFIndex against Faiss's IVF,PQ and IVF,LSQ at equal recall.
 
 python benchmarks/search.py [--only flat|ivf|lists|recall] [--rows 2000000] [--repeats 9] [--dictionaries 8 16]
-                            [--recall] [--dataset photosift mnist]
+                            [--recall] [--dataset photosift mnist] [--peers lsq rq opq]
 
 Photo SIFT base is repeated with noise to as many rows as asked for. All take turns in one process, on one thread.
 Faiss's LSQ holds the codes of its first 4,096 rows again and again: its speed does not depend on them, and its encoding
 takes hours. A filter that is new with each query is shown beside reading its mask alone. The bandwidth of the scan is
 measured once more with the codes repeated to eight times as many rows, which no cache holds. With --recall, recall@1,
-10 and 100 on photo SIFT and MNIST (--dataset) against Faiss's LSQ, RQ and OPQ, which train for an hour; they are
-searched by the distances to what their codes decode to. Ours has its defaults there, with norms in bytes and in floats.
+10 and 100 on photo SIFT and MNIST (--dataset) against Faiss's LSQ, RQ and OPQ (--peers), which train for an hour; they
+are searched by the distances to what their codes decode to. Ours has its defaults there, with norms in bytes and in
+floats.
 
 IVFIndex searches photo SIFT base in 1,024 lists by 8 bytes. For each number of lists that Faiss probes, ours probes as
 few as reach the same recall@10. Faiss's IVF,PQ is trained by Faiss; its IVF,LSQ, whose training takes hours, is our own
@@ -257,8 +258,17 @@ def compare_coarse(X: np.ndarray, query: np.ndarray, repeats: int) -> None:
         print(f"  {share:.4f} of the 16 nearest lists are found", flush=True)
 
 
+PEERS = ["lsq", "rq", "opq"]
+
+
 def recalls(
-    name: str, lengths: list[int], learn: np.ndarray, base: np.ndarray, query: np.ndarray, truth: np.ndarray
+    name: str,
+    lengths: list[int],
+    peers: list[str],
+    learn: np.ndarray,
+    base: np.ndarray,
+    query: np.ndarray,
+    truth: np.ndarray,
 ) -> None:
     """Recall@1, 10 and 100 at so many bytes."""
     floats, rows, asked = learn.astype(np.float32), base.astype(np.float32), query.astype(np.float32)
@@ -266,7 +276,7 @@ def recalls(
         est = model(name, C, learn)
         codes = est.encode(base)
         print(f"\n{name}, {C} bytes: recall@1, 10, 100", flush=True)
-        for kind in ("ours", "ours, float norms", "lsq", "rq", "opq"):
+        for kind in ("ours", "ours, float norms", *peers):
             if kind.startswith("ours"):
                 index = gk.FlatIndex(est, norms="float" if "float" in kind else "byte")
                 index.add_codes(codes)
@@ -286,6 +296,7 @@ def main() -> None:
     parser.add_argument("--dictionaries", type=int, nargs="+", default=[8, 16])
     parser.add_argument("--recall", action="store_true")
     parser.add_argument("--dataset", choices=["photosift", "mnist"], nargs="+", default=["photosift", "mnist"])
+    parser.add_argument("--peers", choices=PEERS, nargs="*", default=PEERS)
     parser.add_argument("--only", choices=["flat", "ivf", "lists", "recall"])
     options = parser.parse_args()
     print(machine())
@@ -303,11 +314,11 @@ def main() -> None:
     if options.recall or options.only == "recall":
         faiss.omp_set_num_threads(2)
         if "photosift" in options.dataset:
-            recalls("photosift", options.dictionaries, learn, base, query, truth)
+            recalls("photosift", options.dictionaries, options.peers, learn, base, query, truth)
         if "mnist" in options.dataset:
             images = np.array(mnist())
             tests = np.array(vectors.read(DATA / "mnist" / "t10k-images-idx3-ubyte.gz"))
-            recalls("mnist", options.dictionaries, images, images, tests, nearest(images, tests, 1))
+            recalls("mnist", options.dictionaries, options.peers, images, images, tests, nearest(images, tests, 1))
 
 
 if __name__ == "__main__":
