@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import time
 import warnings
-from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import reduce
 from operator import add
@@ -27,36 +26,23 @@ import numpy as np
 import gkmeans as gk
 from common import learn_and_base, machine
 from gkmeans import relaxation
-from gkmeans._rows import Codes
-from gkmeans.dictionaries import Dictionaries
 from gkmeans.relaxation import Folds, Shrinkage
-from gkmeans.training import Run, updated
-from gkmeans.update import Statistics
 
 
-def from_all_rows(
-    folds: Folds,
-    turn: Sequence[int],
-    trained: Sequence[Dictionaries],
-    parts: Sequence[Statistics],
-    codes: Codes,
-    shrinkage: Shrinkage,
-    judging: int | None,
-    run: Run,
-) -> list[Dictionaries]:
-    """In place of ``Folds.solved``: one solution, from all rows, without shrinkage."""
-    shrinkage.points = 0.0
-    return [updated(trained[0], reduce(add, parts), run.workers)] * len(turn)
+def kept_at(points: float) -> list[Any]:
+    """Changes that keep the shrinkage at so many points."""
+    return [
+        patch.object(relaxation, "judge", lambda iteration: None),
+        patch.object(Shrinkage.__init__, "__defaults__", (points, Shrinkage().factor)),
+    ]
 
 
 def guards(options: argparse.Namespace) -> dict[str, list[Any]]:
     """What is changed in each training, by its name."""
-    rows = {"with folds and shrinkage": [], "without": [patch.object(Folds, "solved", from_all_rows)]}
+    from_all_rows = patch.object(Folds, "seen_by", lambda self, f, parts: reduce(add, parts))
+    rows = {"with folds and shrinkage": [], "without": [from_all_rows, *kept_at(0.0)]}
     for points in options.points:
-        rows[f"{points:g} points of shrinkage"] = [
-            patch.object(relaxation, "judge", lambda iteration: None),
-            patch.object(Shrinkage.__init__, "__defaults__", (points, Shrinkage().factor)),
-        ]
+        rows[f"{points:g} points of shrinkage"] = kept_at(points)
     for count in options.folds:
         rows[f"{count} folds"] = [patch.object(relaxation, "FOLDS", count)]
     return rows

@@ -29,6 +29,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import faiss
 import numpy as np
@@ -94,6 +95,16 @@ def reader(index: gk.FlatIndex) -> Callable[[int], None]:
     return read
 
 
+def in_rows(
+    asked: dict[str, Callable[[np.ndarray], Any]], index: gk.FlatIndex, singles: np.ndarray, repeats: int
+) -> dict[str, list[float]]:
+    """Seconds for all queries, one after the other, by each of those asked, and for reading the codes as often."""
+    read = reader(index)
+    readers = {f"reading, {streams} streams": lambda one, s=streams: read(s) for streams in STREAMS}
+    tasks = {name: lambda ask=ask: [ask(one) for one in singles] for name, ask in (asked | readers).items()}
+    return alternate(tasks, repeats)
+
+
 def peers(C: int, X: np.ndarray, learn: np.ndarray) -> dict[str, faiss.Index]:
     """Faiss's indexes of C bytes, filled."""
     floats = learn.astype(np.float32)
@@ -130,9 +141,7 @@ def compare(C: int, X: np.ndarray, learn: np.ndarray, query: np.ndarray, repeats
         "its mask read alone": lambda one: counted(next(read_alone)),
     }
     asked |= {name: lambda one, other=other: other.search(one, K) for name, other in others.items()}
-    read = reader(index)
-    asked |= {f"reading, {streams} streams": lambda one, s=streams: read(s) for streams in STREAMS}
-    seconds = alternate({name: lambda ask=ask: [ask(one) for one in singles] for name, ask in asked.items()}, repeats)
+    seconds = in_rows(asked, index, singles, repeats)
     print(f"\nC = {C}, {len(X):,} rows, one query at a time, {ROW} in a row, ms a query")
     for name, values in seconds.items():
         print(f"  {name:<28}{spread(values, 1e3 / ROW)}   {median(values) / median(seconds['ours']):6.2f} × ours")
@@ -171,11 +180,7 @@ def beyond_caches(index: gk.FlatIndex, singles: np.ndarray, repeats: int) -> Non
     """A query over codes that no cache holds, and reading them alone."""
     large = gk.FlatIndex(index.est, n_jobs=1)
     large.add_codes(np.tile(index.codes()[1], (BEYOND, 1)))
-    read = reader(large)
-    asked = {"ours": lambda one: large.search(one, K)}
-    asked |= {f"reading, {streams} streams": lambda one, s=streams: read(s) for streams in STREAMS}
-    tasks = {name: lambda ask=ask: [ask(one) for one in singles] for name, ask in asked.items()}
-    print_bandwidth(large, alternate(tasks, repeats))
+    print_bandwidth(large, in_rows({"ours": lambda one: large.search(one, K)}, large, singles, repeats))
 
 
 LISTS = 1024
@@ -264,7 +269,7 @@ PEERS = ["lsq", "rq", "opq"]
 def recalls(
     name: str,
     lengths: list[int],
-    peers: list[str],
+    others: list[str],
     learn: np.ndarray,
     base: np.ndarray,
     query: np.ndarray,
@@ -276,7 +281,7 @@ def recalls(
         est = model(name, C, learn)
         codes = est.encode(base)
         print(f"\n{name}, {C} bytes: recall@1, 10, 100", flush=True)
-        for kind in ("ours", "ours, float norms", *peers):
+        for kind in ("ours", "ours, float norms", *others):
             if kind.startswith("ours"):
                 index = gk.FlatIndex(est, norms="float" if "float" in kind else "byte")
                 index.add_codes(codes)

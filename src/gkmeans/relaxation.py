@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from operator import add
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,6 +118,11 @@ class Folds:
         job = Collect(like, self.rows.grid(), FOLDS, self.seed)
         return self.rows.passed(job, codes, workers).statistics
 
+    @staticmethod
+    def seen_by(f: int, parts: Sequence[Statistics]) -> Statistics:
+        """What the dictionaries of a fold are solved from: the other folds."""
+        return reduce(add, [*parts[:f], *parts[f + 1 :]])
+
     def solved(
         self,
         turn: Sequence[int],
@@ -133,8 +137,7 @@ class Folds:
 
         def one(task: tuple[int, float]) -> Dictionaries:
             f, points = task
-            others = reduce(add, [*parts[:f], *parts[f + 1 :]])
-            return updated(trained[f], others, run.workers, points, rough=True)
+            return updated(trained[f], self.seen_by(f, parts), run.workers, points, rough=True)
 
         tasks = [(f, shrinkage.points) for f in turn]
         if judging is not None:
@@ -188,8 +191,8 @@ def relax(
     temperature: float,
     max_iter: int,
     narrow: Narrow | None = None,
-) -> tuple[Dictionaries, Codes, Known]:
-    """Dictionaries, codes and what was learned after at most ``max_iter`` iterations; the run's history grows.
+) -> tuple[Dictionaries, Codes, dict[str, float]]:
+    """Dictionaries, codes and what is ``known`` after at most ``max_iter`` iterations; the run's history grows.
 
     The noise that the codes see goes from ``temperature`` times the residual, dimension by dimension, down to nothing.
     The history holds the distortion of each fold by the dictionaries of the others, and of all rows in the end. Where
@@ -212,16 +215,17 @@ def relax(
         task.save(state)
     if not state.done:
         left, shrinkage = known(state.numbers)
-        points = shrinkage.points if iterations else 0.0
-        final = updated(mean_of(state.dictionaries), reduce(add, parts), run.workers, points)
+        if not iterations:
+            shrinkage.points = 0.0
+        final = updated(mean_of(state.dictionaries), reduce(add, parts), run.workers, shrinkage.points)
         last = swiftly(way, 2 * iterations + 1, start.shape, left)
         codes, error, _ = sweep(rows, final, last, state.codes, run.workers)
         run.record("relaxed", iterations + 1, iterations + 1, error)
-        numbers = Known(points, left)._asdict()
+        numbers = asdict(shrinkage) | {"unexplained": left}
         state = State((final,), codes, iterations + 1, done=True, numbers=numbers)
         task.save(state)
     run.ended(state, max_iter)
-    return state.dictionaries[0], state.codes, Known.of(state.numbers)
+    return state.dictionaries[0], state.codes, state.numbers
 
 
 def iterated(
@@ -266,20 +270,6 @@ def swiftly(
     return SwiftAssignment(ROUNDS, replace(way, seed=seed, coarse=True), seed, fine_enough(unexplained))
 
 
-class Known(NamedTuple):
-    """What a relaxed training ends with: points of shrinkage, and the share that its start left unexplained."""
-
-    points: float
-    unexplained: float
-
-    @classmethod
-    def of(cls, numbers: dict[str, float]) -> Known:
-        """Those of a state that is done."""
-        if set(numbers) != set(cls._fields):
-            raise FileError(f"a checkpoint of relaxed training that ended with {sorted(numbers)}; pass a new folder")
-        return cls(**numbers)
-
-
 def known(numbers: dict[str, float]) -> tuple[float, Shrinkage]:
     """The share that the start leaves unexplained, and the shrinkage, of a state."""
     if set(numbers) != {"unexplained", "points", "factor"}:
@@ -304,7 +294,7 @@ def settled(
     rows: Source,
     fitted: Dictionaries,
     codes: Codes,
-    learned: Known,
+    numbers: dict[str, float],
     run: Run,
     way: GroupAssignment,
     narrow: Narrow | None = None,
@@ -312,9 +302,10 @@ def settled(
     """One more iteration without noise or folds: what was relaxed without some rows, or columns, takes them in."""
     if narrow is not None:
         run.outside, fitted = 0.0, narrow.wide(fitted)
+    left, shrinkage = known(numbers)
     statistics = collected(rows, codes, fitted, run.workers)
-    final = updated(fitted, statistics, run.workers, learned.points)
-    last = swiftly(way, 0, final.shape, learned.unexplained)  # turns have the seeds from 1 on
+    final = updated(fitted, statistics, run.workers, shrinkage.points)
+    last = swiftly(way, 0, final.shape, left)  # turns have the seeds from 1 on
     codes, error, _ = sweep(rows, final, last, codes, run.workers)
     run.last += 1
     run.record("relaxed", run.last, run.last, error)

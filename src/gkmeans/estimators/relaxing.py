@@ -120,7 +120,7 @@ class Relaxing(AdditiveQuantizer):
         trial = replace(apart, reporter=run.reporter.named(f"{run.reporter.title}, trial"), history=[])
         plainly, _ = train(rest, start, given, trial, min(max_iter, TRIAL_ITERATIONS), "gk-means")
         begun = len(run.history)
-        gently, chosen, known = relax(rest, start, given, apart, way, float(self.relaxation), max_iter - 1, narrow)
+        gently, chosen, numbers = relax(rest, start, given, apart, way, float(self.relaxation), max_iter - 1, narrow)
         if not self._relaxing_pays(others, plainly, gently, stages, run):
             return None
         run.reporter.stage_done(self.init_iter * self._start_parts(rows.n_features))  # no second start
@@ -129,7 +129,7 @@ class Relaxing(AdditiveQuantizer):
             run.reporter.stage_done(max_iter - 1)  # no second training
             theirs = encode(others, (*stages, gently), run.method, None, run.workers)
             chosen = seen.completed(chosen, held, theirs)
-            found = settled(rows, gently, chosen, known, run, way, narrow)
+            found = settled(rows, gently, chosen, numbers, run, way, narrow)
             return Learned(*found, _wide(stages[:1], narrow))
         del run.history[begun:]
         codes = None
