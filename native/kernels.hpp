@@ -63,6 +63,14 @@ struct Lines {
     std::size_t bytes() const { return static_cast<std::size_t>(count()) * kBlock; }
 };
 
+// What the sums of rows are held to. Where `narrow`, they stop at 255, and limit is below that; else at
+// 65535.
+struct Bound {
+    int limit;
+    bool narrow,
+        halved;  // halved: all tables are of 256 bytes, and codes are looked up by seven of their bits
+};
+
 // What one instruction set offers. `stop` is read now and then; when it is not 0 the kernel returns early.
 // `work` holds workspace(…) bytes, 64-aligned.
 struct Kernels {
@@ -108,10 +116,14 @@ struct Kernels {
     void (*products)(int n, int P, int W, const float* Q, const float* D, float* out);
     // Clears, in the words of n blocks, the bits of rows whose sum over `tables` is above limit, and tells
     // whether any is left; null where the level has no such kernel. Block kAbreast * i + j lies `next` * i +
-    // `apart` * j bytes from the first. Tables of 16 or 256 bytes, the norm's of 256 last. Where `narrow`,
-    // sums stop at 255, and limit is below that; else at 65535.
+    // `apart` * j bytes from the first. Tables of 16 bytes, or of 256 as `arrange` leaves them, the norm's of
+    // 256 last.
     bool (*candidates)(const Lines&, int n, const std::uint8_t* blocks, std::size_t apart, std::size_t next,
-                       const std::uint8_t* tables, bool narrow, int limit, std::uint64_t* words);
+                       const std::uint8_t* tables, Bound, std::uint64_t* words);
+    // Brings a table of 256 bytes into the order that `candidates` looks up in; null where there is no such
+    // kernel. Where `halved`, two entries become the lesser of them: k and k + 128, or neighbours for a norm,
+    // whose levels go up.
+    void (*arrange)(bool norm, bool halved, std::uint8_t* table);
     // The least and the greatest of n values, a multiple of kPad.
     void (*extremes)(int n, const float* values, float* lowest, float* highest);
     // out (n) = (values - first) * steps, rounded down to a byte.

@@ -15,6 +15,7 @@ static Kernels with_vbmi() {
     table.name = "avx512vbmi";
     table.products = avx512vbmi::products;
     table.candidates = avx512vbmi::candidates;
+    table.arrange = avx512vbmi::arrange;
     table.extremes = avx512vbmi::extremes;
     table.round_down = avx512vbmi::round_down;
     table.not_above = avx512vbmi::not_above;

@@ -79,7 +79,7 @@ static_assert(kShared >= 1 && kAbreast % kShared == 0);
 constexpr std::size_t kFetched = 8192;
 
 // Words of R blocks, `apart` bytes from each other: a bit for each row whose bound is at most limit.
-template <bool nibbles, bool narrow, int R>
+template <bool nibbles, bool narrow, bool halved, int R>
 static inline void bounded(const Lines& lines, const std::uint8_t* blocks, std::size_t apart,
                            const std::uint8_t* tables, int limit, std::uint64_t* out) {
     constexpr int kSums = R * kHalves;
@@ -94,10 +94,18 @@ static inline void bounded(const Lines& lines, const std::uint8_t* blocks, std::
             __builtin_prefetch(at(r) + kFetched, 0, 2);
         }
     }
-    for (int c = nibbles ? lines.C : 0; c < lines.C + lines.norm; ++c, blocks += kBlock, tables += 256) {
-        const Table256 table(tables);
+    for (int c = 0; !nibbles && c < lines.C; ++c, blocks += kBlock, tables += 256) {
+        const TableOf<halved> table(tables);
         for (int r = 0; r < kSums; ++r) {
             sums[r].add(table(load_bytes(at(r))));
+            __builtin_prefetch(at(r) + kFetched, 0, 2);
+        }
+    }
+    if (lines.norm) {
+        const TableOf<halved> table(tables);
+        for (int r = 0; r < kSums; ++r) {
+            const Bytes codes = load_bytes(at(r));
+            sums[r].add(table(halved ? half_bytes(codes) : codes));
             __builtin_prefetch(at(r) + kFetched, 0, 2);
         }
     }
@@ -107,7 +115,7 @@ static inline void bounded(const Lines& lines, const std::uint8_t* blocks, std::
     }
 }
 
-template <bool nibbles, bool narrow>
+template <bool nibbles, bool narrow, bool halved>
 static bool bound_blocks(const Lines& lines, int n, const std::uint8_t* blocks, std::size_t apart,
                          std::size_t next, const std::uint8_t* tables, int limit, std::uint64_t* words) {
     std::uint64_t word[kShared], some = 0;
@@ -118,12 +126,12 @@ static bool bound_blocks(const Lines& lines, int n, const std::uint8_t* blocks, 
             int filled = 0;
             for (int j = 0; j < kShared; ++j) filled += words[r + j] != 0;
             if (2 * filled < kShared) break;  // those few one by one
-            bounded<nibbles, narrow, kShared>(lines, blocks + r * apart, apart, tables, limit, word);
+            bounded<nibbles, narrow, halved, kShared>(lines, blocks + r * apart, apart, tables, limit, word);
             for (int j = 0; j < kShared; ++j) some |= words[r + j] &= word[j];
         }
         for (; r < count; ++r) {
             if (!words[r]) continue;
-            bounded<nibbles, narrow, 1>(lines, blocks + r * apart, apart, tables, limit, word);
+            bounded<nibbles, narrow, halved, 1>(lines, blocks + r * apart, apart, tables, limit, word);
             some |= words[r] &= word[0];
         }
     }
@@ -131,11 +139,26 @@ static bool bound_blocks(const Lines& lines, int n, const std::uint8_t* blocks, 
 }
 
 static bool candidates(const Lines& lines, int n, const std::uint8_t* blocks, std::size_t apart,
-                       std::size_t next, const std::uint8_t* tables, bool narrow, int limit,
-                       std::uint64_t* words) {
-    const auto bound = lines.bits == 4 ? (narrow ? bound_blocks<true, true> : bound_blocks<true, false>)
-                                       : (narrow ? bound_blocks<false, true> : bound_blocks<false, false>);
-    return bound(lines, n, blocks, apart, next, tables, limit, words);
+                       std::size_t next, const std::uint8_t* tables, Bound bound, std::uint64_t* words) {
+    const auto way =
+        lines.bits == 4 ? (bound.narrow ? bound_blocks<true, true, false> : bound_blocks<true, false, false>)
+        : bound.halved  ? (bound.narrow ? bound_blocks<false, true, true> : bound_blocks<false, false, true>)
+        : bound.narrow  ? bound_blocks<false, true, false>
+                        : bound_blocks<false, false, false>;
+    return way(lines, n, blocks, apart, next, tables, bound.limit, words);
+}
+
+static void arrange(bool norm, bool halved, std::uint8_t* table) {
+    std::uint8_t from[256];
+    for (int k = 0; halved && k < 128; ++k) {
+        const std::uint8_t a = table[norm ? 2 * k : k], b = table[norm ? 2 * k + 1 : k + 128];
+        from[k] = a < b ? a : b;
+    }
+    for (int k = 0; !halved && k < 256; ++k) from[k] = table[k];
+    for (int k = 0, half = halved ? 64 : 128; k < half; ++k) {
+        table[kPaired ? 2 * k : k] = from[k];
+        table[kPaired ? 2 * k + 1 : k + half] = from[k + half];
+    }
 }
 
 static inline std::uint64_t word_of(const std::uint8_t* bytes) {
@@ -146,6 +169,7 @@ static inline std::uint64_t word_of(const std::uint8_t* bytes) {
 #else
 // Plain registers look nothing up: the float scan is as fast.
 constexpr auto candidates = nullptr;
+constexpr auto arrange = nullptr;
 
 static inline std::uint64_t word_of(const std::uint8_t* bytes) {
     constexpr std::uint64_t kLow = 0x7f7f7f7f7f7f7f7f;

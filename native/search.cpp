@@ -19,7 +19,10 @@ constexpr int kCoarser = 90;    // and for the few rows of a list
 constexpr int kMany = 16;       // rows of a block that are scored together with those between them
 constexpr int kTogether = 8;    // other rows that are scored side by side
 constexpr int kAhead = 16;      // blocks that are fetched before they are copied from
-constexpr int kFewBlocks = 4;   // of which one holds a row: then only such are fetched
+constexpr std::int64_t kNever = INT64_MAX;
+constexpr std::int64_t kSettled = 256;  // blocks that are met before halved tables are tried
+constexpr std::int64_t kSpared = 128;   // rows of which halved tables may leave one
+constexpr int kFewBlocks = 4;           // of which one holds a row: then only such are fetched
 
 // What a row's code adds, whose byte of a dictionary lies at `line`; `odd` where it is the second of a line.
 // Tables of nibbles and bytes have an entry for each (Kp = 16 or 256); shorts are checked, since files may be
@@ -75,7 +78,7 @@ struct Bounds {
     std::vector<std::uint8_t> tables;
     std::vector<double> leasts;  // of each table
     double least = 0, step = 1, slack = 0, size = 0, widest = 0;
-    bool narrow = false;
+    bool narrow = false, halved = false;
 
     // The score that is left over the bias and the least that the tables give.
     double reach(float worst, float bias) const { return static_cast<double>(worst) + slack - bias - least; }
@@ -127,6 +130,10 @@ static void bound(const Kernels& kernels, const Shelf& shelf, const Question& qu
                            static_cast<float>(out.leasts[t]), steps,
                            out.tables.data() + static_cast<std::size_t>(code ? t : pairs) * Kp);
     }
+    for (int t = shelf.lines.bits == 8 ? 0 : C; t < tables; ++t) {
+        kernels.arrange(t == C, out.halved,
+                        out.tables.data() + static_cast<std::size_t>(t < C ? t : pairs) * Kp);
+    }
 }
 
 // One question's way through the blocks; Sink has worst() and take(score, id).
@@ -139,12 +146,14 @@ struct Walk {
     Bounds bounds;
     bool bounded;
     int coarse = kCoarse;
-    std::int64_t met = 0;  // blocks so far
-    int stride = 1;        // grows with them: the first rows of all give the limit that the next are held to
+    std::int64_t met = 0;                                // blocks so far
+    std::int64_t trial = kSettled, since = 0, left = 0;  // halved tables: from where, and the rows they left
+    int stride = 1;  // grows with them: the first rows of all give the limit that the next are held to
 
     Walk(const Kernels& kernels, const Shelf& shelf, const Question& question, const Sink& sink)
         : kernels(kernels), shelf(shelf), question(question), sink(sink) {
         bounded = kernels.candidates && shelf.lines.bits <= 8 && shelf.lines.C < 256;
+        if (shelf.lines.bits != 8) trial = kNever;
     }
 
     // Rows from `first` to `last`, which need not fill their blocks.
@@ -175,6 +184,7 @@ struct Walk {
             }
             if (!meet(b, kAbreast * n, quarter, 1, words)) return;
             b += n;
+            met += kAbreast * n;
             stride *= 2;
         }
         run(kAbreast * quarter * kBlock, shelf.blocks * kBlock);
@@ -190,8 +200,11 @@ struct Walk {
             if (!kernels.candidates(shelf.lines, n, shelf.codes + b * bytes,
                                     static_cast<std::size_t>(apart * bytes),
                                     static_cast<std::size_t>(next * bytes), bounds.tables.data(),
-                                    bounds.narrow, limit, words))
+                                    Bound{limit, bounds.narrow, bounds.halved}, words))
                 return true;
+            if (bounds.halved) {
+                for (int i = 0; i < n; ++i) left += __builtin_popcountll(words[i]);
+            }
         }
         std::int64_t rows[kTogether];
         int count = 0;
@@ -219,14 +232,26 @@ struct Walk {
     int limit_now() {
         const float worst = sink.worst();
         if (!bounded || !(worst < kNone)) return kMostBound;
-        const bool none = bounds.tables.empty();
+        const bool none = bounds.tables.empty(), turned = turns();
         int limit = none ? 0 : bounds.limit(worst, question.bias);
-        if (none || (bounds.narrow && limit > 0 && limit < coarse)) {
+        if (none || turned || (bounds.narrow && limit > 0 && limit < coarse)) {
             if (none) bounds = measured(kernels, shelf, question);
+            if (turned) bounds.halved = !bounds.halved;
             bound(kernels, shelf, question, worst, bounds);
             limit = bounds.limit(worst, question.bias);
         }
         return limit;
+    }
+
+    // Whether to take up halved tables, which cost half as much and leave more rows to be scored, or to leave
+    // them: they are tried when the limit has settled, and again at twice the blocks after they left too
+    // many.
+    bool turns() {
+        if (bounds.halved ? left <= kBlock + (met - since) * kBlock / kSpared : met < trial) return false;
+        if (bounds.halved) trial = 2 * met;
+        left = 0;
+        since = met;
+        return true;
     }
 
     const std::uint8_t* lines_of(std::int64_t row) const {
@@ -311,6 +336,7 @@ template <typename Sink>
 static void visit(const Visits& visits, int i, Walk<Sink>& walk) {
     const std::size_t at = static_cast<std::size_t>(i) * visits.m;
     walk.coarse = kCoarser;
+    walk.trial = kNever;  // too few rows for limits to settle
     walk.question.most = 0;
     for (int j = 0; j < visits.m; ++j) {
         walk.question.most = std::fmax(walk.question.most, std::fabs(visits.biases[at + j]));

@@ -75,8 +75,24 @@ struct Table16 {
     Bytes operator()(Bytes nibbles) const { return shuffled(table, nibbles); }
 };
 
-// A table of 256 bytes: those at each of the codes.
+// Half of each byte in its low seven bits; the eighth is of its neighbour.
+static inline Bytes half_bytes(Bytes v) {
+#if defined(__AVX512BW__)
+    return _mm512_srli_epi16(v, 1);
+#else
+    return _mm256_srli_epi16(v, 1);
+#endif
+}
+
+// A table of 256 bytes: those at each of the codes; one of 128: those at the low seven bits of each. Where
+// kPaired, entries lie in words, each with the one half of the table further on.
 #if defined(__AVX512VBMI__)
+constexpr bool kPaired = false;
+struct Table128 {
+    Bytes a, b;
+    explicit Table128(const std::uint8_t* t) : a(load_bytes(t)), b(load_bytes(t + 64)) {}
+    Bytes operator()(Bytes codes) const { return _mm512_permutex2var_epi8(a, codes, b); }
+};
 struct Table256 {
     Bytes a, b, c, d;
     explicit Table256(const std::uint8_t* t)
@@ -86,31 +102,75 @@ struct Table256 {
         return _mm512_mask_blend_epi8(_mm512_movepi8_mask(codes), low, _mm512_permutex2var_epi8(c, codes, d));
     }
 };
-#else
-// a or b at each byte, as bit 7 - shift of the code says
-static inline Bytes choose(Bytes a, Bytes b, Bytes codes, int shift) {
-#if defined(__AVX512BW__)
-    return _mm512_mask_blend_epi8(_mm512_movepi8_mask(_mm512_slli_epi16(codes, shift)), a, b);
-#else
-    return _mm256_blendv_epi8(a, b, _mm256_slli_epi16(codes, shift));
-#endif
+#elif defined(__AVX512BW__)
+constexpr bool kPaired = true;
+// The words that 32 even codes, and 32 odd ones, name by six bits, and of each the byte that `bit` names.
+template <int bit>
+static inline Bytes choose(Bytes codes, Bytes even, Bytes odd) {
+    const __mmask32 second = _mm512_test_epi16_mask(codes, _mm512_set1_epi16(1 << bit));
+    const __mmask32 first = _mm512_testn_epi16_mask(codes, _mm512_set1_epi16(static_cast<short>(256 << bit)));
+    even = _mm512_mask_srli_epi16(even, second, even, 8);
+    odd = _mm512_mask_slli_epi16(odd, first, odd, 8);
+    return _mm512_mask_blend_epi8(0xaaaaaaaaaaaaaaaaull, even, odd);
 }
-struct Table256 {
-    const std::uint8_t* table;
-    explicit Table256(const std::uint8_t* t) : table(t) {}
+struct Table128 {
+    Bytes a, b;
+    explicit Table128(const std::uint8_t* t) : a(load_bytes(t)), b(load_bytes(t + 64)) {}
     Bytes operator()(Bytes codes) const {
-        const Bytes nibbles = low_nibbles(codes);
-        const auto sixteen = [&](int first) { return Table16(table + first)(nibbles); };
-        Bytes part[4];
-        for (int g = 0; g < 4; ++g) {
-            const Bytes low = choose(sixteen(64 * g), sixteen(64 * g + 16), codes, 3);
-            const Bytes high = choose(sixteen(64 * g + 32), sixteen(64 * g + 48), codes, 3);
-            part[g] = choose(low, high, codes, 2);
-        }
-        return choose(choose(part[0], part[1], codes, 1), choose(part[2], part[3], codes, 1), codes, 0);
+        const Bytes even = _mm512_permutex2var_epi16(a, codes, b);
+        return choose<6>(codes, even, _mm512_permutex2var_epi16(a, _mm512_srli_epi16(codes, 8), b));
     }
 };
+struct Table256 {
+    Bytes a, b, c, d;
+    explicit Table256(const std::uint8_t* t)
+        : a(load_bytes(t)), b(load_bytes(t + 64)), c(load_bytes(t + 128)), d(load_bytes(t + 192)) {}
+    Bytes words(Bytes codes) const {
+        const __mmask32 later = _mm512_test_epi16_mask(codes, _mm512_set1_epi16(64));
+        return _mm512_mask_blend_epi16(later, _mm512_permutex2var_epi16(a, codes, b),
+                                       _mm512_permutex2var_epi16(c, codes, d));
+    }
+    Bytes operator()(Bytes codes) const {
+        return choose<7>(codes, words(codes), words(_mm512_srli_epi16(codes, 8)));
+    }
+};
+#else
+constexpr bool kPaired = false;
+// a or b at each byte, as bit 7 - shift of the code says
+static inline Bytes choose(Bytes a, Bytes b, Bytes codes, int shift) {
+    return _mm256_blendv_epi8(a, b, _mm256_slli_epi16(codes, shift));
+}
+// Those at the low six bits.
+static inline Bytes at_six_bits(const std::uint8_t* table, Bytes codes) {
+    const Bytes nibbles = low_nibbles(codes);
+    const auto sixteen = [&](int first) { return Table16(table + first)(nibbles); };
+    return choose(choose(sixteen(0), sixteen(16), codes, 3), choose(sixteen(32), sixteen(48), codes, 3),
+                  codes, 2);
+}
+struct Table128 {
+    const std::uint8_t* table;
+    explicit Table128(const std::uint8_t* t) : table(t) {}
+    Bytes operator()(Bytes codes) const {
+        return choose(at_six_bits(table, codes), at_six_bits(table + 64, codes), codes, 1);
+    }
+};
+struct Table256 {
+    Table128 low, high;
+    explicit Table256(const std::uint8_t* t) : low(t), high(t + 128) {}
+    Bytes operator()(Bytes codes) const { return choose(low(codes), high(codes), codes, 0); }
+};
 #endif
+
+template <bool halved>
+struct Tables256 {
+    using Type = Table256;
+};
+template <>
+struct Tables256<true> {
+    using Type = Table128;
+};
+template <bool halved>
+using TableOf = typename Tables256<halved>::Type;
 
 }  // namespace GKMEANS_LEVEL
 }  // namespace gkmeans

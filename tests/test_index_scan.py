@@ -107,6 +107,26 @@ def test_scan_of_many_blocks_and_many_dictionaries_is_the_float_scan(rng, level)
     check(rng, 300, 256, 200, 10, level)  # sums that 16 bits do not hold
 
 
+@pytest.mark.parametrize("C", [2, 8, 30])
+@pytest.mark.parametrize("kind", ["none", "byte", "float"])
+def test_scan_by_halved_tables_is_the_float_scan(rng, level, C, kind):
+    check(rng, C, 256, 60_000, 10, level, kind)
+
+
+@pytest.mark.parametrize("C", [4, 30])
+def test_tables_whose_halves_say_nothing_are_left_and_nothing_is_lost(rng, level, C):
+    n, tables = 60_000, rng.standard_normal((1, C, 256)).astype(np.float32)
+    tables[:, :, 128:] -= 100  # of codewords that no row has: the lesser of each pair
+    codes = rng.integers(0, 128, (n, C)).astype(np.uint8)
+    rows, _ = shelf(codes, np.arange(n), 256, None, "none", np.ones(n, bool))
+    scores, found = np.full((1, 10), np.inf, np.float32), np.full((1, 10), -1, np.int64)
+    _core.search(*rows, tables, np.zeros(1, np.float32), -np.inf, scores, found, level)
+    _core.sort_heaps(scores, found)
+    expected, names = float_scan(codes, np.arange(n), tables[0], 0, None, -np.inf, np.ones(n, bool))
+    assert (scores[0] == expected[:10]).all()
+    assert (found[0] == names[:10]).all()
+
+
 @pytest.mark.parametrize("queries", [1, 2])
 def test_rows_that_come_nearer_and_nearer_are_all_found(level, queries):
     codes = np.arange(255, -1, -1, dtype=np.uint8).repeat(64)[:, None].repeat(2, axis=1)
