@@ -132,6 +132,9 @@ struct Kernels {
     void (*not_above)(int n, const float* values, float limit, std::uint16_t* words);
     // A bit for each of the bytes (n, 64) that is not 0; returns how many there are.
     std::int64_t (*pack_bits)(std::int64_t n, const std::uint8_t* bytes, std::uint64_t* words);
+
+    // Whether `candidates` takes halved tables, and gains more by them than the rows they leave cost.
+    bool halving;
 };
 
 // Bytes of `work` for an assignment of order m, a multiple of 64: what orders 1 and 2 use, then what higher

@@ -20,6 +20,7 @@ static Kernels with_vbmi() {
     table.round_down = avx512vbmi::round_down;
     table.not_above = avx512vbmi::not_above;
     table.pack_bits = avx512vbmi::pack_bits;
+    table.halving = avx512vbmi::kHalving;
     return table;
 }
 

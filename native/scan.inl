@@ -142,9 +142,10 @@ static bool candidates(const Lines& lines, int n, const std::uint8_t* blocks, st
                        std::size_t next, const std::uint8_t* tables, Bound bound, std::uint64_t* words) {
     const auto way =
         lines.bits == 4 ? (bound.narrow ? bound_blocks<true, true, false> : bound_blocks<true, false, false>)
-        : bound.halved  ? (bound.narrow ? bound_blocks<false, true, true> : bound_blocks<false, false, true>)
-        : bound.narrow  ? bound_blocks<false, true, false>
-                        : bound_blocks<false, false, false>;
+        : bound.halved
+            ? (bound.narrow ? bound_blocks<false, true, kHalving> : bound_blocks<false, false, kHalving>)
+        : bound.narrow ? bound_blocks<false, true, false>
+                       : bound_blocks<false, false, false>;
     return way(lines, n, blocks, apart, next, tables, bound.limit, words);
 }
 
@@ -170,6 +171,7 @@ static inline std::uint64_t word_of(const std::uint8_t* bytes) {
 // Plain registers look nothing up: the float scan is as fast.
 constexpr auto candidates = nullptr;
 constexpr auto arrange = nullptr;
+constexpr bool kHalving = false;
 
 static inline std::uint64_t word_of(const std::uint8_t* bytes) {
     constexpr std::uint64_t kLow = 0x7f7f7f7f7f7f7f7f;

@@ -153,7 +153,7 @@ struct Walk {
     Walk(const Kernels& kernels, const Shelf& shelf, const Question& question, const Sink& sink)
         : kernels(kernels), shelf(shelf), question(question), sink(sink) {
         bounded = kernels.candidates && shelf.lines.bits <= 8 && shelf.lines.C < 256;
-        if (shelf.lines.bits != 8) trial = kNever;
+        if (shelf.lines.bits != 8 || !kernels.halving) trial = kNever;
     }
 
     // Rows from `first` to `last`, which need not fill their blocks.

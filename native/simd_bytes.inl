@@ -84,15 +84,11 @@ static inline Bytes half_bytes(Bytes v) {
 #endif
 }
 
-// A table of 256 bytes: those at each of the codes; one of 128: those at the low seven bits of each. Where
+// A table of 256 bytes: those at each of the codes; one of 128: those at the low seven bits of each, where
+// that is worth it (kHalving; two lookups by VBMI take no longer than the rows that one leaves). Where
 // kPaired, entries lie in words, each with the one half of the table further on.
 #if defined(__AVX512VBMI__)
-constexpr bool kPaired = false;
-struct Table128 {
-    Bytes a, b;
-    explicit Table128(const std::uint8_t* t) : a(load_bytes(t)), b(load_bytes(t + 64)) {}
-    Bytes operator()(Bytes codes) const { return _mm512_permutex2var_epi8(a, codes, b); }
-};
+constexpr bool kPaired = false, kHalving = false;
 struct Table256 {
     Bytes a, b, c, d;
     explicit Table256(const std::uint8_t* t)
@@ -103,7 +99,7 @@ struct Table256 {
     }
 };
 #elif defined(__AVX512BW__)
-constexpr bool kPaired = true;
+constexpr bool kPaired = true, kHalving = true;
 // The words that 32 even codes, and 32 odd ones, name by six bits, and of each the byte that `bit` names.
 template <int bit>
 static inline Bytes choose(Bytes codes, Bytes even, Bytes odd) {
@@ -135,7 +131,7 @@ struct Table256 {
     }
 };
 #else
-constexpr bool kPaired = false;
+constexpr bool kPaired = false, kHalving = true;
 // a or b at each byte, as bit 7 - shift of the code says
 static inline Bytes choose(Bytes a, Bytes b, Bytes codes, int shift) {
     return _mm256_blendv_epi8(a, b, _mm256_slli_epi16(codes, shift));
@@ -165,10 +161,12 @@ template <bool halved>
 struct Tables256 {
     using Type = Table256;
 };
+#if !defined(__AVX512VBMI__)
 template <>
 struct Tables256<true> {
     using Type = Table128;
 };
+#endif
 template <bool halved>
 using TableOf = typename Tables256<halved>::Type;
 
