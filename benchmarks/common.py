@@ -20,6 +20,7 @@ import numpy as np
 from gkmeans import __version__, _core, vectors
 from gkmeans.experiments.fits import cpu
 from gkmeans.metrics import relative_distortion
+from gkmeans.products import way
 
 DATA = Path(os.environ.get("GKMEANS_DATA", Path(__file__).parents[2] / "shared" / "data"))
 RESULTS = Path(__file__).parents[1] / "results"
@@ -128,8 +129,8 @@ def machine() -> str:
     """CPU, commit and versions: what a figure depends on."""
     git = ["git", "-C", str(Path(__file__).parent)]
     commit = subprocess.run([*git, "describe", "--always", "--dirty"], capture_output=True, text=True).stdout.strip()
-    products = ("AMX" if _core.matrix_unit() else "BLAS") + (" and bytes" if _core.coarse_products() else "")
-    return f"{cpu()}, {os.cpu_count()} cores, gkmeans {__version__} ({commit}), SIMD {_core.simd_level()}, {products}"
+    made = f"SIMD {_core.simd_level()}, products {way()}"
+    return f"{cpu()}, {os.cpu_count()} cores, gkmeans {__version__} ({commit}), {made}"
 
 
 def in_turns(ours: list[Any], theirs: list[Any]) -> list[Any]:

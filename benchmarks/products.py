@@ -1,4 +1,4 @@
-"""Products with codewords by the CPU's matrix unit and in bytes against BLAS, on one thread, alternating.
+"""Products with codewords, fused, by the CPU's matrix unit and in bytes, against BLAS, on one thread, alternating.
 
 python benchmarks/products.py [--repeats 40]
 """
@@ -12,12 +12,12 @@ from threadpoolctl import threadpool_limits
 
 from common import alternate, machine, median, spread
 from gkmeans import _core
-from gkmeans.products import NARROW, Products
+from gkmeans.products import NARROW, Products, tiled
 
 # (G, n, m, P): a block of rows against the dictionaries of sentence embeddings, MNIST, SIFT and one block of a stage,
-# and two rotations
+# and two rotations; narrow rows, and few
 SHAPES = [(8, 1024, 256, 384), (4, 2048, 256, 784), (8, 1024, 256, 128), (1, 4096, 256, 48), (1, 2048, 384, 384)]
-SHAPES += [(1, 2048, 784, 784), (1, 4096, 256, NARROW)]
+SHAPES += [(1, 2048, 784, 784), (1, 4096, 256, NARROW), (8, 16, 256, 128)]
 
 
 def compare(shape: tuple[int, int, int, int], repeats: int) -> None:
@@ -26,6 +26,8 @@ def compare(shape: tuple[int, int, int, int], repeats: int) -> None:
     X, D = rng.standard_normal((n, P), dtype=np.float32), rng.standard_normal((G, m, P), dtype=np.float32)
     out = np.empty((G, n, m), np.float32)
     ways = {"BLAS": Products(D)}
+    if _core.fused_products():
+        ways["fused"] = Products(D, tiles=tiled(D))
     if _core.matrix_unit():
         ways["unit"] = Products.with_all(D)
     if _core.coarse_products():

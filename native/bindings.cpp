@@ -83,15 +83,16 @@ static void pursue(Out<float, 3> V, In<float, 4> T, In<float, 2> N, In<float, 3>
                    In<float, 4> groupmin, Out<Code, 2> codes, int n_candidates, bool start, In<int, 1> stop,
                    const Level& level) {
     const Tables tables = checked_tables(T, N, rowmin, groupmin, codes);
-    require(V.shape(1) == T.shape(0) && V.shape(2) == T.shape(3), "V must have shape (n, C, Kp)");
-    require(V.shape(0) == codes.shape(0), "codes must have shape (n, C)");
+    require(V.shape(0) == T.shape(0) && V.shape(2) == T.shape(3), "V must have shape (C, n, Kp)");
+    require(V.shape(1) == codes.shape(0), "codes must have shape (n, C)");
     require(n_candidates >= 1, "n_candidates must be at least 1");
     require(stop.shape(0) == 1, "stop must have shape (1,)");
     if (!start) check_codes(codes, tables.K);
     const Kernels& kernels = at_level(level);
     auto work = allocate(pursuit_workspace(tables.C, tables.Kp));
     nb::gil_scoped_release release;
-    kernels.pursue(tables, n_candidates, dimension(V.shape(0)), V.data(), codes.data(), start, work.get(),
+    const Costs v{V.data(), V.shape(1) * V.shape(2)};
+    kernels.pursue(tables, n_candidates, dimension(V.shape(1)), v, codes.data(), start, work.get(),
                    stop.data());
 }
 
@@ -163,8 +164,8 @@ static void count_pairs(In<Code, 2> codes, In<std::int32_t, 2> pairs,
 static void products(In<float, 2> Q, In<float, 3> D, Out<float, 2> out, const Level& level) {
     const int n = dimension(Q.shape(0)), P = dimension(Q.shape(1)), W = dimension(out.shape(1));
     require(D.shape(1) == Q.shape(1) && D.shape(2) == kTile, "D must have shape (tiles, P, 32)");
-    require(out.shape(0) == Q.shape(0) && W % kPad == 0 && out.shape(1) <= D.shape(0) * kTile,
-            "out must have shape (n, W), W a multiple of 16 and at most 32 times the tiles");
+    require(out.shape(0) == Q.shape(0) && out.shape(1) <= D.shape(0) * kTile,
+            "out must have shape (n, W), W at most 32 times the tiles");
     const Kernels& kernels = at_level(level);
     nb::gil_scoped_release release;
     kernels.products(n, P, W, Q.data(), D.data(), out.data());

@@ -55,6 +55,22 @@ static void multiply_rows(In<float, 2> A, In<std::uint16_t, 2> B, Out<float, 3> 
              out.data() + static_cast<std::size_t>(first) * m, work.get());
 }
 
+static void multiply_tiles(In<float, 2> A, In<float, 4> D, Out<float, 3> out, std::int64_t first) {
+    const Kernels* kernels = fused_products();
+    require(kernels, "this CPU or build has no fused products; see fused_products()");
+    const int G = dimension(out.shape(0)), N = dimension(out.shape(1)), m = dimension(out.shape(2));
+    const int n = dimension(A.shape(0)), P = dimension(A.shape(1));
+    require(D.shape(0) == out.shape(0) && D.shape(1) == static_cast<std::size_t>((m + kTile - 1) / kTile) &&
+                D.shape(2) == A.shape(1) && D.shape(3) == kTile,
+            "D must have shape (G, tiles of m, P, 32), and out (G, N, m)");
+    require(0 <= first && first <= N - n, "out has no n rows from first on");
+    nb::gil_scoped_release release;
+    for (std::size_t g = 0; g < static_cast<std::size_t>(G); ++g) {
+        kernels->products(n, P, m, A.data(), D.data() + g * D.shape(1) * P * kTile,
+                          out.data() + (g * N + static_cast<std::size_t>(first)) * m);
+    }
+}
+
 static void coarse_pack_rows(In<float, 2> B, Out<std::uint8_t, 1> out) {
     require(has_coarse_products(), kNoBytes);
     const int m = dimension(B.shape(0)), P = dimension(B.shape(1));
@@ -130,6 +146,8 @@ void gkmeans::bind_products(nb::module_& m) {
     m.def("packed_size", &packed_size, nb::arg("m"), nb::arg("P"));
     m.def("pack", &pack_rows, array("B"), array("out"));
     m.def("multiply", &multiply_rows, array("A"), array("B"), array("out"), nb::arg("first"));
+    m.def("fused_products", [] { return fused_products() != nullptr; });
+    m.def("multiply_tiles", &multiply_tiles, array("A"), array("D"), array("out"), nb::arg("first"));
     m.def("coarse_products", &has_coarse_products);
     m.def("coarse_size", &coarse_size, nb::arg("m"), nb::arg("P"));
     m.def("coarse_pack", &coarse_pack_rows, array("B"), array("out"));

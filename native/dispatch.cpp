@@ -34,6 +34,13 @@ const Kernels* find(const char* name) {
     return nullptr;
 }
 
+static const Kernels* best() {
+    for (int l = 3; l > 0; --l) {
+        if (const Kernels* k = find(kLevels[l])) return k;
+    }
+    return &kernels_baseline();
+}
+
 static const Kernels* choose() {
     if (const char* wanted = std::getenv("GKMEANS_SIMD"); wanted && *wanted) {
         if (const Kernels* k = find(wanted)) return k;
@@ -42,10 +49,7 @@ static const Kernels* choose() {
             " is not a level of this CPU and build; use baseline, avx2 (which needs FMA, too), avx512 or "
             "avx512vbmi, or unset it");
     }
-    for (int l = 3; l > 0; --l) {
-        if (const Kernels* k = find(kLevels[l])) return k;
-    }
-    return &kernels_baseline();
+    return best();
 }
 
 const Kernels& active() {
@@ -67,13 +71,13 @@ static bool ask_for_matrix_unit() {
 static bool choose_matrix_unit() {
     const char* set = std::getenv("GKMEANS_PRODUCTS");
     const std::string products = set ? set : "";
-    if (products == "blas") return false;
+    if (products == "blas" || products == "fused") return false;
     const bool has = ask_for_matrix_unit();
     if (products.empty() || (products == "amx" && has)) return has;
     throw std::runtime_error("GKMEANS_PRODUCTS=" + products +
                              (products == "amx"
-                                  ? ", but this CPU, system or build has no matrix unit; use blas"
-                                  : " is unknown; use blas or amx") +
+                                  ? ", but this CPU, system or build has no matrix unit; use fused or blas"
+                                  : " is unknown; use amx, fused or blas") +
                              ", or unset it for the unit where there is one");
 }
 
@@ -94,6 +98,16 @@ bool has_coarse_products() {
 #else
     return false;
 #endif
+}
+
+const Kernels* fused_products() {
+    static const Kernels* const chosen = [] {
+        has_matrix_unit();  // refuses a value that is not known
+        const char* set = std::getenv("GKMEANS_PRODUCTS");
+        const Kernels* k = best();
+        return k == &kernels_baseline() || (set && !std::strcmp(set, "blas")) ? nullptr : k;
+    }();
+    return chosen;
 }
 
 #ifndef GKMEANS_X86  // never called

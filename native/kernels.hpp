@@ -93,9 +93,9 @@ struct Kernels {
     // costs of the codes given, as the assignments leave them, and `kept` kept_bytes(…).
     void (*rounds)(const Tables&, int order, int count, std::uint64_t seed, int n, Costs V, Code* codes,
                    void* work, void* kept, const volatile int* stop);
-    // Multiple candidate matching pursuit with L candidates at each depth, with exact pruning; V (n, C,
-    // Kp) holds <x, d>. Where `start` is false, the codes given stay unless a leaf is better.
-    void (*pursue)(const Tables&, int L, int n, float* V, Code* codes, bool start, void* work,
+    // Multiple candidate matching pursuit with L candidates at each depth, with exact pruning; V holds <x,
+    // d>. Where `start` is false, the codes given stay unless a leaf is better.
+    void (*pursue)(const Tables&, int L, int n, Costs V, Code* codes, bool start, void* work,
                    const volatile int* stop);
 
     // out (n, P) = sum over c of D[c, codes[i, c]], with D (C, K, P), or `less`: out less that.
@@ -111,8 +111,8 @@ struct Kernels {
     // past the last, and of all of them in rows (n).
     void (*minima)(int n, int K, int Kp, int width, const float* T, float* groups, float* rows);
 
-    // out (n, W) = Q (n, P) times D (tiles, P, kTile), W a multiple of kPad and at most tiles * kTile: the
-    // lookup tables of queries.
+    // out (n, W) = Q (n, P) times D (tiles, P, kTile), W at most tiles * kTile: the lookup tables of queries,
+    // and what assignments start from. A row's products do not depend on the rows beside it.
     void (*products)(int n, int P, int W, const float* Q, const float* D, float* out);
     // Clears, in the words of n blocks, the bits of rows whose sum over `tables` is above limit, and tells
     // whether any is left; null where the level has no such kernel. Block kAbreast * i + j lies `next` * i +
@@ -174,5 +174,8 @@ const Kernels& kernels_avx512vbmi();
 const Kernels& active();           // the chosen level; GKMEANS_SIMD at the first call, else the best one
 const Kernels* find(const char*);  // by name; null where this CPU or build lacks it
 extern const char* const kLevels[4];
+// The best level of this CPU where it multiplies and adds at once, whatever GKMEANS_SIMD says; null where it
+// does not, or where GKMEANS_PRODUCTS=blas.
+const Kernels* fused_products();
 
 }  // namespace gkmeans

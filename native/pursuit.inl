@@ -20,7 +20,7 @@ namespace GKMEANS_LEVEL {
 struct Tree {
     const Tables& t;
     int L;
-    float* root;      // (C, Kp)  v[0], in the row of V
+    Costs root;       // v[0], of the row
     float* scores;    // (C, C, Kp)  v[c][b] of the path, from c = 1 to C - 3; those of c = 0 are scratch
     int* candidates;  // (C, Kp + kPad)  of each depth
     float* values;    // (Kp + kPad)  scratch of the choice of candidates
@@ -37,8 +37,7 @@ struct Tree {
     Bounds bounds;
 
     float* scores_at(int c, int b) const {
-        return c ? scores + (static_cast<std::size_t>(c) * t.C + b) * t.Kp
-                 : root + static_cast<std::size_t>(b) * t.Kp;
+        return c ? scores + (static_cast<std::size_t>(c) * t.C + b) * t.Kp : root.V + b * root.step;
     }
     float* a_of(int x) const { return a + static_cast<std::size_t>(x) * t.Kp; }
     float* d_of(int x) const { return d + static_cast<std::size_t>(x) * t.Kp; }
@@ -70,7 +69,7 @@ static Tree plant(const Tables& t, int L, void* work, const volatile int* stop) 
     int* rows = reinterpret_cast<int*>(take(kSiblings * Kp + kPad));
     const float** adds = reinterpret_cast<const float**>(p);
     Code* choice = reinterpret_cast<Code*>(adds + C);
-    Tree s{t,      L < t.K ? L : t.K, nullptr, scores, candidates, values, indices, a, d, minima, rows, adds,
+    Tree s{t,      L < t.K ? L : t.K, Costs{}, scores, candidates, values, indices, a, d, minima, rows, adds,
            choice, nullptr,           0,       -1,     stop,       {}};
     if (has_bounds(t.C, t.Kp)) {
         p = reinterpret_cast<float*>(reinterpret_cast<char*>(adds) +
@@ -367,8 +366,8 @@ static void pursue_row(Tree& s, bool start) {
         given_leaf(s);
     }
     if (t.C == 1) {
-        const float score = least_of(s.root, t.Kp);
-        if (score < s.best) s.found[0] = static_cast<Code>(index_of(s.root, t.Kp, score));
+        const float score = least_of(s.root.V, t.Kp);
+        if (score < s.best) s.found[0] = static_cast<Code>(index_of(s.root.V, t.Kp, score));
     } else if (t.C == 2) {
         const Siblings nodes{1, {0}, {0}};
         s.a = s.scores_at(0, 0), s.d = s.scores_at(0, 1);
@@ -381,11 +380,11 @@ static void pursue_row(Tree& s, bool start) {
     }
 }
 
-static void pursue(const Tables& t, int L, int n, float* V, Code* codes, bool start, void* work,
+static void pursue(const Tables& t, int L, int n, Costs V, Code* codes, bool start, void* work,
                    const volatile int* stop) {
     Tree s = plant(t, L, work, stop);
     for (int i = 0; i < n && !*stop; ++i) {
-        s.root = V + static_cast<std::size_t>(i) * t.C * t.Kp;
+        s.root = {V.at(i, 0, t.Kp), V.step};
         s.found = code_of(t, codes, i);
         if (t.Kp == 256) {
             pursue_row<true>(s, start);

@@ -8,50 +8,65 @@
 namespace gkmeans {
 namespace GKMEANS_LEVEL {
 
-constexpr int kHeld = kTile / kLanes;               // registers of a tile
-constexpr int kAside = kHeld >= 8 ? 1 : 8 / kHeld;  // rows, or tiles, that are summed side by side
+constexpr int kHeld = kTile / kLanes;                // registers of a tile
+constexpr int kColumnsHeld = kHeld < 2 ? kHeld : 2;  // of these, those that are summed at once for many rows,
+constexpr int kRowsAside = kLanes == 16 ? 8 : kLanes == 8 ? 6 : 4;  // and the rows
+constexpr int kTilesAside = kHeld >= 8 ? 1 : 8 / kHeld;  // tiles that are summed at once for one row
 
-// Products of R rows with S tiles, the first `width` columns of them.
-template <int R, int S>
+// Products of R rows with J registers of each of S tiles, the first `width` columns of them.
+template <int R, int S, int J>
 static inline void some_products(int P, int W, int width, const float* Q, const float* D, float* out) {
-    Vec sum[R][S * kHeld];
+    Vec sum[R][S * J];
     for (int r = 0; r < R; ++r) {
-        for (int j = 0; j < S * kHeld; ++j) sum[r][j] = splat(0.0f);
+        for (int j = 0; j < S * J; ++j) sum[r][j] = splat(0.0f);
     }
     for (int p = 0; p < P; ++p) {
-        for (int j = 0; j < S * kHeld; ++j) {
-            const Vec d =
-                load(D + (static_cast<std::size_t>(j / kHeld) * P + p) * kTile + j % kHeld * kLanes);
-            for (int r = 0; r < R; ++r)
-                sum[r][j] = fused(splat(Q[static_cast<std::size_t>(r) * P + p]), d, sum[r][j]);
+        Vec d[S * J];
+        for (int j = 0; j < S * J; ++j)
+            d[j] = load(D + (static_cast<std::size_t>(j / J) * P + p) * kTile + j % J * kLanes);
+        for (int r = 0; r < R; ++r) {
+            const Vec q = splat(Q[static_cast<std::size_t>(r) * P + p]);
+            for (int j = 0; j < S * J; ++j) sum[r][j] = fused(q, d[j], sum[r][j]);
         }
     }
     for (int r = 0; r < R; ++r) {
-        for (int j = 0; j < width / kLanes; ++j)
-            store(out + static_cast<std::size_t>(r) * W + j * kLanes, sum[r][j]);
+        float* to = out + static_cast<std::size_t>(r) * W;
+        const int whole = width / kLanes;
+        for (int j = 0; j < S * J; ++j) {
+            if (j < whole) store(to + j * kLanes, sum[r][j]);
+            if (j == whole && width % kLanes) {
+                float rest[kLanes];
+                store(rest, sum[r][j]);
+                for (int k = 0; k < width % kLanes; ++k) to[j * kLanes + k] = rest[k];
+            }
+        }
     }
 }
 
-// The sum over p is taken in order for every column, so a query's tables do not depend on its company.
+static inline int least_int(int a, int b) { return a < b ? a : b; }
+
+// The sum over p is taken in order for every column, so a row's products do not depend on its company.
 static void products(int n, int P, int W, const float* Q, const float* D, float* out) {
-    const int whole = n - n % kAside;
+    const int whole = n - n % kRowsAside;
     const auto at = [&](int i, int k) { return out + static_cast<std::size_t>(i) * W + k; };
-    for (int k = 0; k < W; k += kTile) {
-        const float* tile = D + static_cast<std::size_t>(k) * P;
-        const int width = W - k < kTile ? W - k : kTile;
-        for (int i = 0; i < whole; i += kAside)
-            some_products<kAside, 1>(P, W, width, Q + static_cast<std::size_t>(i) * P, tile, at(i, k));
+    constexpr int kColumns = kColumnsHeld * kLanes;
+    for (int k = 0; k < W; k += kColumns) {
+        const float* columns = D + static_cast<std::size_t>(k - k % kTile) * P + k % kTile;
+        const int width = least_int(W - k, kColumns);
+        for (int i = 0; i < whole; i += kRowsAside)
+            some_products<kRowsAside, 1, kColumnsHeld>(P, W, width, Q + static_cast<std::size_t>(i) * P,
+                                                       columns, at(i, k));
     }
     for (int i = whole; i < n; ++i) {
         const float* q = Q + static_cast<std::size_t>(i) * P;
         int k = 0;
-        for (; k + kAside * kTile <= W; k += kAside * kTile) {
+        for (; k + kTilesAside * kTile <= W; k += kTilesAside * kTile) {
             const float* tiles = D + static_cast<std::size_t>(k) * P;
-            some_products<1, kAside>(P, W, kAside * kTile, q, tiles, at(i, k));
+            some_products<1, kTilesAside, kHeld>(P, W, kTilesAside * kTile, q, tiles, at(i, k));
         }
         for (; k < W; k += kTile) {
             const float* tile = D + static_cast<std::size_t>(k) * P;
-            some_products<1, 1>(P, W, W - k < kTile ? W - k : kTile, q, tile, at(i, k));
+            some_products<1, 1, kHeld>(P, W, least_int(W - k, kTile), q, tile, at(i, k));
         }
     }
 }

@@ -1,4 +1,4 @@
-"""Products by the matrix unit and by BLAS, the minima of T and the order of its codewords, against NumPy."""
+"""Products by the matrix unit, fused and by BLAS, the minima of T and the order of its codewords, against NumPy."""
 
 import os
 import pickle
@@ -11,10 +11,11 @@ import pytest
 from conftest import whole
 from gkmeans import _core
 from gkmeans.dictionaries import Block, Dictionaries, similar_order
-from gkmeans.products import NARROW, UNEVEN, Products, even_enough
+from gkmeans.products import NARROW, UNEVEN, Products, even_enough, tiled
 
 pytestmark = pytest.mark.native
 with_unit = pytest.mark.skipif(not _core.matrix_unit(), reason="this CPU has no matrix unit")
+fused = pytest.mark.skipif(not _core.fused_products(), reason="this CPU has no fused multiply-add")
 in_bytes = pytest.mark.skipif(not _core.coarse_products(), reason="this CPU makes no products in bytes")
 # (G, n, m, P): whole panels of 32 × 32 × 32, less than one, a little more, none
 SHAPES = [
@@ -29,9 +30,10 @@ SHAPES = [
 ]
 
 
-def both(D):
-    """By the unit, where there is one, and by BLAS."""
-    return [Products.with_all(D), Products(D, None)]
+def all_ways(D):
+    """By the unit or fused, where the CPU has them, and by BLAS."""
+    fused = [Products(D, tiles=tiled(D))] if _core.fused_products() else []
+    return [Products.with_all(D), *fused, Products(D)]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -39,7 +41,7 @@ def test_products_of_whole_numbers_are_exact(shape, rng):
     G, n, m, P = shape
     X, D = whole(rng, n, P, low=-100, high=101), whole(rng, G, m, P, low=-100, high=101)
     expected = np.einsum("np,gmp->gnm", X.astype(np.int64), D.astype(np.int64))
-    for products in both(D):
+    for products in all_ways(D):
         np.testing.assert_array_equal(products.into(X, np.full((G, n, m), np.nan, np.float32)), expected)
 
 
@@ -50,7 +52,7 @@ def test_products_of_long_with_short_whole_numbers_are_exact(shape, long, rng):
     bounds = {"rows": (1 << 13, 8), "codewords": (8, 1 << 13)}[long]
     X, D = (whole(rng, *size, low=-b, high=b) for size, b in zip([(n, P), (G, m, P)], bounds, strict=True))
     expected = np.einsum("np,gmp->gnm", X.astype(np.int64), D.astype(np.int64))
-    for products in both(D):
+    for products in all_ways(D):
         np.testing.assert_array_equal(products.into(X, np.empty((G, n, m), np.float32)), expected)
 
 
@@ -62,34 +64,61 @@ def test_products_of_any_numbers_err_by_little(shape, scale, rng):
     D = rng.standard_normal((G, m, P)).astype(np.float32)
     expected = np.einsum("np,gmp->gnm", X.astype(float), D.astype(float))
     bound = 2.0**-15 * np.sqrt(np.einsum("np,gmp->gnm", X.astype(float) ** 2, D.astype(float) ** 2))
-    for products in both(D):
+    for products in all_ways(D):
         found = products.into(X, np.empty((G, n, m), np.float32))
         assert (np.abs(found - expected) <= bound).all()
 
 
-@with_unit
-def test_a_row_alone_has_the_products_it_has_among_others(rng):
-    X, D = rng.standard_normal((70, 50)).astype(np.float32), rng.standard_normal((3, 40, 50)).astype(np.float32)
-    products = Products.with_all(D)
-    together = products.into(X, np.empty((3, 70, 40), np.float32))
-    for i in (0, 31, 32, 69):
-        np.testing.assert_array_equal(
-            products.into(X[i : i + 1], np.empty((3, 1, 40), np.float32))[:, 0], together[:, i]
-        )
+@pytest.mark.parametrize("P", [3, 50])
+def test_a_row_alone_has_the_products_it_has_among_others(P, rng):
+    X, D = rng.standard_normal((70, P)).astype(np.float32), rng.standard_normal((3, 40, P)).astype(np.float32)
+    for products in all_ways(D)[:-1]:  # BLAS rounds the rows at the end of a block in another way
+        together = products.into(X, np.empty((3, 70, 40), np.float32))
+        for i in (0, 31, 32, 69):
+            np.testing.assert_array_equal(
+                products.into(X[i : i + 1], np.empty((3, 1, 40), np.float32))[:, 0], together[:, i]
+            )
+
+
+@fused
+def test_fused_products_add_in_the_order_of_the_columns(rng):
+    X, D = rng.standard_normal((20, 9)).astype(np.float32), rng.standard_normal((2, 37, 9)).astype(np.float32)
+    expected = np.zeros((2, 20, 37), np.float32)
+    for p in range(9):  # a product of floats is exact in doubles, and so is almost every sum: rounded once
+        expected = (X[:, p].astype(float)[None, :, None] * D[:, None, :, p] + expected).astype(np.float32)
+    np.testing.assert_array_equal(Products(D, tiles=tiled(D)).into(X, np.empty((2, 20, 37), np.float32)), expected)
+
+
+@fused
+def test_shapes_that_do_not_fit_fused_products_are_refused(rng):
+    X, D = whole(rng, 5, 40), whole(rng, 2, 16, 40)
+    tiles, out = tiled(D), np.empty((2, 5, 16), np.float32)
+    for A, B, target, first in [
+        (X[:, :32].copy(), tiles, out, 0),
+        (X, tiles[:1], out, 0),
+        (X, tiles[..., :16].copy(), out, 0),
+        (X, tiles, np.empty((2, 5, 33), np.float32), 0),
+        (X, tiles, out, 1),
+        (X, tiles, out, -1),
+    ]:
+        with pytest.raises(ValueError, match=r"must have shape|no n rows"):
+            _core.multiply_tiles(A, B, target, first)
 
 
 def test_products_fill_the_rows_asked_for_and_no_others(rng):
     X, D = whole(rng, 5, 40), whole(rng, 2, 33, 40)
-    for products in both(D):
+    for products in all_ways(D):
         out = np.full((2, 9, 33), np.nan, np.float32)
         products.into(X, out, 3)
         np.testing.assert_array_equal(out[:, 3:8], np.matmul(X, D.transpose(0, 2, 1)))
         assert np.isnan(out[:, [0, 1, 2, 8]]).all()
 
 
-def test_narrow_rows_go_to_blas(rng):
+def test_narrow_rows_do_not_go_to_the_unit(rng):
     assert Products.with_all(whole(rng, 2, 16, NARROW - 1)).packed is None
-    assert (Products.with_all(whole(rng, 2, 16, NARROW)).packed is not None) == _core.matrix_unit()
+    wide = Products.with_all(whole(rng, 2, 16, NARROW))
+    assert (wide.packed is not None) == _core.matrix_unit()
+    assert (wide.tiles is not None) == (_core.fused_products() and not _core.matrix_unit())
 
 
 @with_unit
@@ -192,7 +221,8 @@ def test_shapes_that_do_not_fit_products_in_bytes_are_refused(rng):
         _core.coarse_pack(D[0], shifted[first : first + levels_of.shape[1]])
 
 
-ASK = "from gkmeans import _core; print(_core.matrix_unit(), _core.coarse_products())"
+ASK = "from gkmeans import _core; print(_core.matrix_unit(), _core.coarse_products(), _core.fused_products())"
+HERE = [_core.matrix_unit(), _core.coarse_products(), _core.fused_products()]
 
 
 def asked(products):
@@ -200,9 +230,10 @@ def asked(products):
     return subprocess.run([sys.executable, "-c", ASK], env=environment, capture_output=True, text=True)
 
 
-def test_the_variable_keeps_to_blas():
-    assert asked("blas").stdout.split() == ["False", "False"]
-    assert asked("").stdout.split() == [str(_core.matrix_unit()), str(_core.coarse_products())]
+def test_the_variable_keeps_to_some_ways():
+    assert asked("blas").stdout.split() == ["False", "False", "False"]
+    assert asked("fused").stdout.split() == ["False", "False", str(_core.fused_products())]
+    assert asked("").stdout.split() == [str(way) for way in HERE]
 
 
 def test_the_variable_can_ask_for_the_unit():
@@ -210,7 +241,7 @@ def test_the_variable_can_ask_for_the_unit():
     if _core.matrix_unit():
         assert answer.stdout.split()[0] == "True"
     else:
-        assert "no matrix unit; use blas" in answer.stderr
+        assert "no matrix unit; use fused or blas" in answer.stderr
 
 
 def test_products_that_were_pickled_are_packed_anew(rng):
@@ -236,7 +267,7 @@ def test_a_rotation_that_was_used_is_pickled_as_one_that_was_not(rng):
 
 
 def test_an_unknown_way_in_the_variable_is_explained():
-    assert "GKMEANS_PRODUCTS=abacus is unknown; use blas" in asked("abacus").stderr
+    assert "GKMEANS_PRODUCTS=abacus is unknown; use amx, fused or blas" in asked("abacus").stderr
 
 
 @pytest.mark.parametrize(("K", "more"), [*((K, 0) for K in (1, 2, 3, 16, 17, 255, 256, 257, 1000)), (256, 256)])

@@ -46,12 +46,12 @@ SHAPES = [
 def run(X, D, n_candidates, codes, workers, level):
     """Codes by the kernel of one level, as pursue_block does with the level chosen at import."""
     tables = Tables.of(D, workers)
-    C, Kp, P = tables.products.D.shape
+    C, Kp, _ = tables.products.D.shape
     if C == 1:  # Tables has no T here; the kernel must do without it too
         tables = Tables(*(getattr(tables, name) for name in ("D", "products", "N", "order", "place")), *no_products(D))
     start = codes is None
     places = np.zeros((len(X), C), np.uint16) if start else tables.inside(codes)
-    V = np.ascontiguousarray((X @ tables.products.D.reshape(C * Kp, P).T).reshape(len(X), C, Kp))
+    V = tables.products.into(X, np.empty((C, len(X), Kp), np.float32))
     _core.pursue(V, tables.T, tables.N, tables.rowmin, tables.groupmin, places, n_candidates, start, STOP, level)
     return tables.outside(places)
 
@@ -143,8 +143,8 @@ KINDS += ["offsets", "ties", "huge", "large", "small", "tiny"]
 def test_bounds_in_shorts_lose_no_leaf(kind, C, K, rng, workers, level):
     D, X = hard_dictionaries(kind, C, K, rng)
     tables = Tables.of(D, workers)
-    V = np.ascontiguousarray((X @ tables.products.D.reshape(C * 256, -1).T).reshape(len(X), C, 256))
-    expected = whole_tree(V, tables, 5)
+    V = tables.products.into(X, np.empty((C, len(X), 256), np.float32))
+    expected = whole_tree(V.transpose(1, 0, 2), tables, 5)
     arrays = (tables.T, tables.N, tables.rowmin, tables.groupmin)
     for start in (True, False):  # a poor start leaves much to find
         codes = np.zeros((len(X), C), np.uint16)
@@ -231,7 +231,7 @@ def test_the_kernel_refuses_what_does_not_fit(rng, workers):
     D = whole(rng, 2, 3, 4)
     tables = Tables.of(D, workers)
     arrays = (tables.T, tables.N, tables.rowmin, tables.groupmin)
-    V, good, bad = np.zeros((5, 2, 16), np.float32), np.zeros((5, 2), np.uint16), np.full((5, 2), 3, np.uint16)
+    V, good, bad = np.zeros((2, 5, 16), np.float32), np.zeros((5, 2), np.uint16), np.full((5, 2), 3, np.uint16)
     for n_candidates in (0, -1):
         with pytest.raises(ValueError, match="n_candidates must be at least 1"):
             _core.pursue(V, *arrays, good, n_candidates, True, STOP)

@@ -22,7 +22,7 @@ def assign(
     seed: int = 0,
 ) -> None: ...
 def pursue(
-    V: _Floats,  # (n, C, Kp) products of the rows with the codewords; used up
+    V: _Floats,  # (C, n, Kp) products of the rows with the codewords; used up
     T: _Floats,  # (C, C, K, Kp)
     N: _Floats,  # (C, Kp)
     rowmin: _Floats,  # (C, C, Kp)
@@ -65,6 +65,13 @@ def multiply(
     out: _Floats,  # (G, N, m) rows from `first` on
     first: int,
 ) -> None: ...
+def fused_products() -> bool: ...
+def multiply_tiles(
+    A: _Floats,  # (n, P)
+    D: _Floats,  # (G, tiles, P, 32) 32 codewords a tile, those of the last filled up
+    out: _Floats,  # (G, N, m) rows from `first` on
+    first: int,
+) -> None: ...
 def coarse_products() -> bool: ...
 def coarse_size(m: int, P: int) -> int: ...
 def coarse_pack(B: _Floats, out: NDArray[np.uint8]) -> None: ...  # (m, P), (coarse_size(m, P),)
@@ -97,7 +104,7 @@ def swift_assign(
 def products(
     Q: _Floats,  # (n, P)
     D: _Floats,  # (tiles, P, 32) 32 codewords a tile
-    out: _Floats,  # (n, W) the first W codewords, a multiple of 16
+    out: _Floats,  # (n, W) the first W codewords
     level: str | None = None,
 ) -> None: ...
 def prepared(

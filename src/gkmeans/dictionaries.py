@@ -202,7 +202,7 @@ class Tables:
     def nbytes(self) -> int:
         """Size of what is largest here: the codewords, in every order they are held in, and T."""
         products = self.products
-        held = (self.D, products.D, products.packed, products.coarse, self.T, self.groupmin, self.steps)
+        held = (self.D, products.D, products.packed, products.coarse, products.tiles, self.T, self.groupmin, self.steps)
         return sum(array.nbytes for array in held if array is not None)
 
     def inside(self, codes: Codes) -> NDArray[np.uint16]:

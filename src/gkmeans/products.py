@@ -1,7 +1,9 @@
-"""Products of float32 matrices: by the CPU's matrix unit where it has one (native/matrix.hpp), else by BLAS.
+"""Products of float32 matrices: by the CPU's matrix unit where it has one (native/matrix.hpp), else by fused
+multiply-adds (native/scan.inl), else by BLAS.
 
-They are most of the work of an assignment. Where a choice may be swayed a little, they are made in bytes
-(native/coarse.hpp). ``GKMEANS_PRODUCTS=blas`` keeps to BLAS, for equal bits on unequal CPUs.
+They are most of the work of an assignment. But for BLAS, a row's products do not depend on the rows beside it. Where a
+choice may be swayed a little, they are made in bytes (native/coarse.hpp). ``GKMEANS_PRODUCTS=fused`` keeps to what has
+equal bits on all CPUs with AVX2 and FMA, ``blas`` to BLAS.
 """
 
 from __future__ import annotations
@@ -17,13 +19,21 @@ from ._parallel import aligned
 from ._rows import Floats
 
 NARROW = 24
-"""With fewer numbers a row BLAS is faster: the unit takes 32 at a time."""
+"""With fewer numbers a row the unit, which takes 32 at a time, is slower."""
+TILE = 32
+"""Rows of a matrix that lie together, number by number, for fused products."""
 ROUNDED, MOST_SWAYED = 0.013, 2e-3
 """How far products in bytes are off, and the most that they may sway a choice: distortions move by less than 0.1 %."""
 UNEVEN = 12.0
 """Where the largest number of a row is more than so many times their root mean square, bytes round the others away."""
 MOST_NUMBERS = 1 << 16
 """With more numbers a row the sums in bytes would not fit 32 bits."""
+
+
+def way() -> str:
+    """What makes products here: ``amx``, ``fused`` or ``blas``, and whether some are made in bytes."""
+    floats = "amx" if _core.matrix_unit() else "fused" if _core.fused_products() else "blas"
+    return floats + (" and bytes" if _core.coarse_products() else "")
 
 
 def even_enough(D: Floats) -> bool:
@@ -46,6 +56,18 @@ def swayed(C: int, P: int, unexplained: float) -> float:
     return float(ROUNDED * np.sqrt(2 * max(0.0, 1 - unexplained) / (unexplained * C * P)))
 
 
+def tiled(D: Floats) -> Floats:
+    """The rows of ``D`` (G, m, P) in tiles (G, tiles, P, 32), the last one filled up with zeros."""
+    G, m, P = D.shape
+    out = aligned(G, -(-m // TILE), P, TILE)
+    for matrix, tiles in zip(D, out, strict=True):
+        for start, tile in zip(range(0, m, TILE), tiles, strict=True):
+            some = matrix[start : start + TILE].T
+            tile[:, : some.shape[1]] = some
+            tile[:, some.shape[1] :] = 0
+    return out
+
+
 @dataclass(frozen=True)
 class Products:
     """``X D[g]ᵀ`` for each of G matrices ``D`` (G, m, P)."""
@@ -53,6 +75,7 @@ class Products:
     D: Floats
     packed: NDArray[np.uint16] | None = None
     coarse: NDArray[np.uint8] | None = None
+    tiles: Floats | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # another machine may have no unit
@@ -74,7 +97,7 @@ class Products:
                 _core.coarse_pack(np.ascontiguousarray(matrix), bytes_of)
             return cls(D, coarse=levels)
         if P < NARROW or not _core.matrix_unit():
-            return cls(D)
+            return cls(D, tiles=tiled(D)) if _core.fused_products() else cls(D)
         size = _core.packed_size(m, P)
         packed = aligned(G * size // 2).view(np.uint16).reshape(G, size)
         for matrix, place in zip(D, packed, strict=True):
@@ -87,6 +110,8 @@ class Products:
             _core.coarse_multiply(np.ascontiguousarray(X), self.coarse, out, first)
         elif self.packed is not None:
             _core.multiply(np.ascontiguousarray(X), self.packed, out, first)
+        elif self.tiles is not None:
+            _core.multiply_tiles(np.ascontiguousarray(X), self.tiles, out, first)
         else:
             np.matmul(X, self.D.transpose(0, 2, 1), out=out[:, first : first + len(X)])
         return out

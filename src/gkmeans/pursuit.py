@@ -50,16 +50,15 @@ def pursue_block(
     X: Floats, tables: Tables, n_candidates: int, codes: Codes | None, workers: Workers
 ) -> NDArray[np.uint16]:
     """Codes (m, C) of the rows ``X`` (m, P) by MCMP; where ``codes`` is given, these unless a leaf is better."""
-    C, Kp, P = tables.products.D.shape
+    C, Kp, _ = tables.products.D.shape
     if C == 1:
         return assign_block(X, tables, 1, codes, workers)
     if tables.T is None or tables.rowmin is None or tables.groupmin is None:
         raise _no_table(C, tables.D.shape[1])
-    V = workers.buffer(len(X) * C * Kp).reshape(len(X), C * Kp)
-    np.matmul(X, tables.products.D.reshape(C * Kp, P).T, out=V)
+    V = tables.products.into(X, workers.buffer(C * len(X) * Kp).reshape(C, len(X), Kp))
     places = np.empty((len(X), C), np.uint16) if codes is None else tables.inside(codes)
     arrays = (tables.T, tables.N, tables.rowmin, tables.groupmin)
-    _core.pursue(V.reshape(len(X), C, Kp), *arrays, places, n_candidates, codes is None, workers.stop)
+    _core.pursue(V, *arrays, places, n_candidates, codes is None, workers.stop)
     return tables.outside(places)
 
 

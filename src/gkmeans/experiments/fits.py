@@ -23,6 +23,7 @@ from .._rows import Codes
 from .._validation import check_integer
 from ..datasets import Dataset
 from ..estimators.base import AdditiveQuantizer
+from ..products import way
 from ..store import load
 from . import store as stored
 from .methods import MCMP, Settings, build, selected, work
@@ -46,7 +47,7 @@ def machine(settings: Settings) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "threads": effective_jobs(settings.n_jobs),
         "simd": _core.simd_level(),
-        "products": ("amx" if _core.matrix_unit() else "blas") + (" and bytes" if _core.coarse_products() else ""),
+        "products": way(),
         "python": platform.python_version(),
         "numpy": np.__version__,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),

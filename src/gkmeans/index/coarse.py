@@ -17,9 +17,8 @@ from .. import _core
 from .._frame import Frame
 from .._parallel import Workers, aligned, block_rows, spans
 from .._rows import Floats, Rows
-from ..products import MOST_NUMBERS
+from ..products import MOST_NUMBERS, TILE, tiled
 
-TILE = 32
 _LOOKED_AT = 16
 _FEW = 8
 """Bytes help where no more than one of so many lists is asked for."""
@@ -42,12 +41,12 @@ class Coarse:
         self._starts = np.concatenate([[0], np.cumsum(-(-sizes // TILE))])
         slots = np.arange(self.n_lists) + np.repeat(self._starts[:-1] * TILE - firsts[:-1], sizes)
         padded, self._norms = _padded(self.framed(np.arange(self.n_lists)), slots, int(self._starts[-1]))
-        self._tiles = _tiled(padded)
+        self._tiles = tiled(padded[None])[0]
         self._rounded = _Rounded(padded) if len(sizes) == 1 and _Rounded.possible(self.P) else None
         tops = np.add.reduceat(centres.astype(np.float64), firsts[:-1], axis=0) / sizes[:, None]
         groups = np.arange(len(sizes))
         top, self._top_norms = _padded(self.frame_of(tops), groups, -(-len(sizes) // TILE))
-        self._top_tiles = _tiled(top)
+        self._top_tiles = tiled(top[None])[0]
         self._probe_norms, self._top_probe_norms = (
             norms if metric == "l2" else np.where(np.isinf(norms), norms, np.float32(0))
             for norms in (self._norms, self._top_norms)
@@ -131,11 +130,6 @@ def _padded(centres: Floats, slots: Lists, tiles: int) -> tuple[Floats, Floats]:
     norms = np.full(tiles * TILE, np.inf, np.float32)
     norms[slots] = np.einsum("ij,ij->i", centres, centres, dtype=np.float64)
     return padded, norms
-
-
-def _tiled(padded: Floats) -> Floats:
-    """Centres in tiles (tiles, P, 32)."""
-    return np.ascontiguousarray(padded.reshape(-1, TILE, padded.shape[1]).transpose(0, 2, 1))
 
 
 def check_centres(centres: NDArray[np.generic], firsts: NDArray[np.generic], P: int) -> None:

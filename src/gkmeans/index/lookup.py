@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from .. import _core, _parallel
+from .. import _core, _parallel, products
 from .._frame import Frame
 from .._parallel import BLOCK_FLOATS, Workers, spans
 from .._rows import READ_ROWS, Codes, Floats, Rows, decode
@@ -27,7 +27,7 @@ from ..estimators.base import AdditiveQuantizer
 BLOCK = 64
 METRICS = ("l2", "ip", "cosine")
 _QUERIES = 64
-_PAD, _TILE = 16, 32
+_PAD = 16
 Blocks = NDArray[np.uint8]
 Lists = NDArray[np.int64]
 NO_LISTS: Lists = np.empty(0, np.int64)
@@ -222,9 +222,10 @@ class Lookup:
 def tiled(D: Floats, Kp: int) -> Floats:
     """Codewords (C, K, P), each dictionary padded with zeros to Kp, in tiles (tiles, P, 32) of 32."""
     C, K, P = D.shape
-    padded = np.zeros((-(-C * Kp // _TILE) * _TILE, P), np.float32)
-    padded[: C * Kp].reshape(C, Kp, P)[:, :K] = D
-    return np.ascontiguousarray(padded.reshape(-1, _TILE, P).transpose(0, 2, 1))
+    padded = np.zeros((C, Kp, P), np.float32)
+    padded[:, :K] = D
+    tiles: Floats = products.tiled(padded.reshape(1, C * Kp, P))[0]
+    return tiles
 
 
 def units(X: NDArray[Any], name: str, first: int = 0) -> Floats:
