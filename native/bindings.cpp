@@ -176,8 +176,8 @@ static void query_tables(In<float, 2> Q, In<float, 1> shift, float scale, bool l
     const int n = dimension(Q.shape(0)), P = dimension(Q.shape(1)), W = dimension(out.shape(1));
     require(D.shape(1) == Q.shape(1) && D.shape(2) == kTile && shift.shape(0) == Q.shape(1),
             "D must have shape (tiles, P, 32), and shift (P,)");
-    require(out.shape(0) == Q.shape(0) && W % kPad == 0 && out.shape(1) <= D.shape(0) * kTile,
-            "out must have shape (n, W), W a multiple of 16 and at most 32 times the tiles");
+    require(out.shape(0) == Q.shape(0) && out.shape(1) <= D.shape(0) * kTile,
+            "out must have shape (n, W), W at most 32 times the tiles");
     require(bias.shape(0) == Q.shape(0), "bias must have shape (n,)");
     const Kernels& kernels = at_level(level);
     nb::gil_scoped_release release;

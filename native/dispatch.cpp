@@ -104,8 +104,13 @@ const Kernels* fused_products() {
     static const Kernels* const chosen = [] {
         has_matrix_unit();  // refuses a value that is not known
         const char* set = std::getenv("GKMEANS_PRODUCTS");
-        const Kernels* k = best();
-        return k == &kernels_baseline() || (set && !std::strcmp(set, "blas")) ? nullptr : k;
+        const std::string products = set ? set : "";
+        const Kernels* k = best() == &kernels_baseline() ? nullptr : best();
+        if (products == "fused" && !k)
+            throw std::runtime_error(
+                "GKMEANS_PRODUCTS=fused, but this CPU or build has no AVX2 with FMA; use blas, on all machines "
+                "that should have equal bits");
+        return products == "blas" ? nullptr : k;
     }();
     return chosen;
 }

@@ -67,8 +67,8 @@ struct Lines {
 // 65535.
 struct Bound {
     int limit;
-    bool narrow,
-        halved;  // halved: all tables are of 256 bytes, and codes are looked up by seven of their bits
+    bool narrow;
+    bool halved;  // all tables are of 256 bytes, and codes are looked up by seven of their bits
 };
 
 // What one instruction set offers. `stop` is read now and then; when it is not 0 the kernel returns early.

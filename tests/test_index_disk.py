@@ -126,6 +126,9 @@ DAMAGE = {
     "deep manifest": lambda folder: (folder / "manifest.json").write_text("[" * 100_000),
     "changed manifest": lambda folder: change(folder, "manifest.json"),
     "newer format": lambda folder: (folder / "manifest.json").write_text('{"format": "gkmeans-index", "version": 9}'),
+    "format of no version": lambda folder: (folder / "manifest.json").write_text(
+        '{"format": "gkmeans-index", "version": true}'
+    ),
     "missing segment": lambda folder: next(folder.glob("segment-*")).unlink(),
     "changed segment": lambda folder: change(folder, "segment-*"),
     "short segment": lambda folder: os.truncate(next(folder.glob("segment-*")), 900),

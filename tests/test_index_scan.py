@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from conftest import LEVELS, whole
-from gkmeans import _core
+from gkmeans import _core, products
 from gkmeans.index.lookup import bits_of, lines_of, pack, tiled, unpack
 from gkmeans.index.segment import bits, counted, quantize
 
@@ -93,7 +93,7 @@ def test_scan_of_odd_sizes_is_the_float_scan(rng, level, K, n):
 def test_scan_is_the_float_scan_in_2000_random_cases(level):
     rng = np.random.default_rng(3)
     for _ in range(2000):
-        most = 400 if rng.random() < 0.9 else 6000
+        most = 400 if rng.random() < 0.9 else 6000 if rng.random() < 0.9 else 70_000  # then by halved tables, too
         C, n, k = int(rng.integers(1, 18)), int(rng.integers(0, most)), int(rng.integers(1, 30))
         check(rng, C, int(rng.choice([2, 16, 100, 256, 256, 300])), n, k, level)
 
@@ -114,7 +114,7 @@ def test_scan_by_halved_tables_is_the_float_scan(rng, level, C, kind):
 
 
 @pytest.mark.parametrize("C", [4, 30])
-def test_tables_whose_halves_say_nothing_are_left_and_nothing_is_lost(rng, level, C):
+def test_tables_whose_halves_say_nothing_lose_nothing(rng, level, C):
     n, tables = 60_000, rng.standard_normal((1, C, 256)).astype(np.float32)
     tables[:, :, 128:] -= 100  # of codewords that no row has: the lesser of each pair
     codes = rng.integers(0, 128, (n, C)).astype(np.uint8)
@@ -193,6 +193,29 @@ def test_tables_are_the_products_whatever_the_company(rng, level, P):
     for q in range(9):
         _core.products(Q[q : q + 1], tiled(D, 16), alone, level)
         assert (alone == out[q]).all()
+
+
+@pytest.mark.parametrize("W", [1, 15, 17, 33, 47, 161])
+def test_products_of_any_width_stay_within_their_rows(rng, level, W):
+    D = whole(rng, 1, W, 5)
+    tiles = products.tiled(D)[0]
+    for n in range(14):
+        Q = whole(rng, n, 5)
+        guarded = np.full((n + 2, W), np.nan, np.float32)
+        _core.products(Q, tiles, guarded[1:-1], level)
+        np.testing.assert_array_equal(guarded[1:-1], Q @ D[0].T)
+        assert np.isnan(guarded[[0, -1]]).all()
+
+
+@pytest.mark.parametrize("W", [17, 47])
+def test_products_are_the_same_bits_at_all_levels_that_fuse(rng, W):
+    Q, D = rng.standard_normal((14, 9)).astype(np.float32), rng.standard_normal((1, W, 9)).astype(np.float32)
+    found = []
+    for level in LEVELS:
+        if level != "baseline":
+            found.append(np.empty((14, W), np.float32))
+            _core.products(Q, products.tiled(D)[0], found[-1], level)
+    assert all((one == found[0]).all() for one in found)
 
 
 @pytest.mark.parametrize("P", [1, 7, 128])

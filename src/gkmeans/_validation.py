@@ -103,12 +103,12 @@ def check_n_jobs(value: Any) -> int | None:
     return int(value)
 
 
-def check_X(estimator: Any, X: Any, *, reset: bool, scale: float = 1.0) -> NDArray[np.generic]:
+def check_X(estimator: Any, X: Any, *, reset: bool, scale: float = 1.0, name: str = "X") -> NDArray[np.generic]:
     """Rows (n, P) of real, finite numbers whose squares fit float32, in their own dtype and without a copy.
 
-    ``scale`` is that of the frame the rows will be taken to.
+    ``scale`` is that of the frame the rows will be taken to, ``name`` what the user calls them.
     """
-    _check_kind(X)
+    _check_kind(X, name)
     try:
         out: NDArray[np.generic] = validate_data(
             estimator, X, reset=reset, dtype="numeric", ensure_all_finite=False, ensure_min_samples=1
@@ -118,7 +118,7 @@ def check_X(estimator: Any, X: Any, *, reset: bool, scale: float = 1.0) -> NDArr
         rule = f"pass a 2-d array of real numbers, a vector a row{width}"
         raise type(error)(f"{str(error).rstrip('.')}; {rule}") from error
     for start, stop in spans(len(out), READ_ROWS):
-        check_rows(out[start:stop], start, scale)
+        check_rows(out[start:stop], start, scale, name)
     return out
 
 
@@ -126,8 +126,8 @@ HALF_EXPONENT = np.uint16(0x7C00)
 """Bits of a float16 that are all set where it is no finite number."""
 
 
-def check_rows(X: NDArray[Any], first: int, scale: float = 1.0) -> None:
-    """Raise where rows, of which the first has number ``first``, hold what float32 cannot square."""
+def check_rows(X: NDArray[Any], first: int, scale: float = 1.0, name: str = "X") -> None:
+    """Raise where rows ``name``, of which the first has number ``first``, hold what float32 cannot square."""
     limit = LARGEST_SQUARE / max(1.0, scale) ** 2
     if X.dtype == np.float32 and X.flags.c_contiguous:
         numbers = X.reshape(-1)
@@ -135,52 +135,56 @@ def check_rows(X: NDArray[Any], first: int, scale: float = 1.0) -> None:
             if np.dot(numbers, numbers) < limit / 2:  # what is not finite would show, and no row is longer than all
                 return
     if X.dtype.name not in _SAFE_KINDS or scale > 1:
-        _check_values(X, first, limit)
+        _check_values(X, first, limit, name)
     elif X.dtype == np.float16 and (X.view(np.uint16) & HALF_EXPONENT).max(initial=0) == HALF_EXPONENT:
-        _check_finite(X, first)
+        _check_finite(X, first, name)
 
 
-def _check_kind(X: Any) -> None:
+def _check_kind(X: Any, name: str) -> None:
     """Raise for what scikit-learn would take, or refuse without saying what to do."""
     if isinstance(X, Iterable) and not any(hasattr(X, name) for name in ("__len__", "__array__", "__dataframe__")):
         raise ValueError(
-            f"X is a {type(X).__name__} and no array; pass an array, or to fit gkmeans.Batches of files or of a "
+            f"{name} is a {type(X).__name__} and no array; pass an array, or to fit gkmeans.Batches of files or of a "
             "function that gives batches anew, and to gkmeans.encode_file a file"
         )
     if np.ma.isMaskedArray(X) and np.ma.getmaskarray(X).any():
-        raise ValueError(f"X is masked in {int(np.ma.getmaskarray(X).sum())} places; fill them first, X.filled(value)")
+        raise ValueError(
+            f"{name} is masked in {int(np.ma.getmaskarray(X).sum())} places; fill them first, {name}.filled(value)"
+        )
     shape, dtype = getattr(X, "shape", None), getattr(X, "dtype", None)
     if shape is not None and len(shape) > 2:
         raise ValueError(
-            f"X has shape {tuple(shape)}, {len(shape)} dimensions; it must be 2-d, a vector a row: "
-            "use X.reshape(len(X), -1)"
+            f"{name} has shape {tuple(shape)}, {len(shape)} dimensions; it must be 2-d, a vector a row: "
+            f"use {name}.reshape(len({name}), -1)"
         )
     kind = getattr(dtype, "kind", None)
     if scipy.sparse.issparse(X) or kind is None:
         return
     if kind == "c":
-        raise ValueError(f"Complex data not supported: X has dtype {dtype}; pass real numbers, for instance X.real")
+        raise ValueError(
+            f"Complex data not supported: {name} has dtype {dtype}; pass real numbers, for instance {name}.real"
+        )
     if kind in "SUVMm":
         raise ValueError(
-            f"X has dtype {dtype}, which is not numeric; convert it first, for instance by X.astype(float)"
+            f"{name} has dtype {dtype}, which is not numeric; convert it first, for instance by {name}.astype(float)"
         )
 
 
-def _check_finite(X: NDArray[Any], first: int) -> None:
+def _check_finite(X: NDArray[Any], first: int, name: str) -> None:
     finite = np.isfinite(X)
     if finite.all():
         return
     row, column = (int(i) for i in np.argwhere(~finite)[0])
     what = "NaN" if np.isnan(X[row, column]) else "infinity"
     raise ValueError(
-        f"X contains {what} in row {first + row}, column {column}; every value must be finite: drop such rows "
-        "or fill them, for instance with sklearn.impute.SimpleImputer"
+        f"{name} contains {what} in row {first + row}, column {column}; every value must be finite: drop such rows "
+        f"or fill them{', for instance with sklearn.impute.SimpleImputer' if name == 'X' else ''}"
     )
 
 
-def _check_values(X: NDArray[Any], first: int, limit: float) -> None:
+def _check_values(X: NDArray[Any], first: int, limit: float, name: str) -> None:
     if X.dtype.kind == "f":
-        _check_finite(X, first)
+        _check_finite(X, first, name)
     with np.errstate(over="ignore"):
         doubles = X.astype(np.float64)
         squares = np.einsum("ij,ij->i", doubles, doubles)
@@ -188,8 +192,8 @@ def _check_values(X: NDArray[Any], first: int, limit: float) -> None:
         row = int(squares.argmax())
         value = float(np.abs(doubles[row]).max())
         raise ValueError(
-            f"X holds {value:.3g} in row {first + row}; its square overflows float32 (the squared length of a row "
-            f"must stay below {limit:.3g} here): divide X, for instance by {value:.1g}"
+            f"{name} holds {value:.3g} in row {first + row}; its square overflows float32 (the squared length of a row "
+            f"must stay below {limit:.3g} here): divide {name}, for instance by {value:.1g}"
         )
 
 

@@ -216,10 +216,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise FileError(f"{path} cannot be read ({error}); use a copy of the folder") from error
     if not isinstance(whole, dict) or whole.get("format") != FORMAT:
         raise FileError(f"{path} is not the manifest of an index; pass a folder that save wrote")
-    if whole.get("version") != VERSION:
-        raise FileError(
-            f"{path} has format version {whole.get('version')}; this gkmeans reads {VERSION}: use a newer gkmeans"
-        )
+    version = whole.get("version")
+    if type(version) is not int or version < 1:
+        raise FileError(f"{path} has format version {version!r}, which no gkmeans wrote; use a copy of the folder")
+    if version > VERSION:
+        raise FileError(f"{path} has format version {version}; this gkmeans reads {VERSION}: use a newer gkmeans")
     manifest = whole.get("index")
     if not isinstance(manifest, dict) or _digest(manifest) != whole.get("sha256"):
         raise FileError(f"{path} was changed after it was saved: its sha256 does not match; use a copy of the folder")

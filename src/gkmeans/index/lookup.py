@@ -122,7 +122,11 @@ class Lookup:
         ):
             checked: NDArray[np.generic] = Q
         else:
-            checked = check_X(self.est, Q, reset=False, scale=self.est.scale_)
+            shape = getattr(Q, "shape", None) or np.shape(Q)
+            if len(shape) < 3 and shape[1:] != (self.P,):
+                one = "; Q[None] is one query" if shape == (self.P,) else ""
+                raise ValueError(f"Q has shape {tuple(shape)}; pass queries (q, {self.P}), one a row{one}")
+            checked = check_X(self.est, Q, reset=False, scale=self.est.scale_, name="Q")
         return units(checked, "query") if self.metric == "cosine" else checked
 
     def groups(self, n: int) -> list[tuple[int, int]]:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _core
+from .._files import FileError
 from .._rows import Codes, Floats
 from .lookup import BLOCK, NO_LISTS, Blocks, Lists, Lookup, aligned, pack, unpack
 
@@ -203,7 +204,13 @@ class Segment:
 
     def codes(self, rows: Ids, lookup: Lookup) -> Codes:
         """Codes of rows."""
-        return unpack(self.blocks, rows, lookup.C, lookup.K)
+        codes = unpack(self.blocks, rows, lookup.C, lookup.K)
+        if codes.size and int(codes.max()) >= lookup.K:  # a file that was opened unread
+            raise FileError(
+                f"{self.file or 'a segment'} holds code {codes.max()}, but n_codewords={lookup.K}: it is damaged; use "
+                "a copy of the folder"
+            )
+        return codes
 
     def lists(self, rows: Ids) -> Lists:
         """Lists of rows, where there are lists."""
