@@ -26,7 +26,8 @@ import numpy as np
 import gkmeans as gk
 from common import learn_and_base, machine
 from gkmeans import relaxation
-from gkmeans.relaxation import Folds, Shrinkage
+from gkmeans.relaxation import Folds
+from gkmeans.shrinkage import Shrinkage
 
 
 def kept_at(points: float) -> list[Any]:

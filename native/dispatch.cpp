@@ -108,7 +108,8 @@ const Kernels* fused_products() {
         const Kernels* k = best() == &kernels_baseline() ? nullptr : best();
         if (products == "fused" && !k)
             throw std::runtime_error(
-                "GKMEANS_PRODUCTS=fused, but this CPU or build has no AVX2 with FMA; use blas, on all machines "
+                "GKMEANS_PRODUCTS=fused, but this CPU or build has no AVX2 with FMA; use blas, on all "
+                "machines "
                 "that should have equal bits");
         return products == "blas" ? nullptr : k;
     }();

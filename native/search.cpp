@@ -11,8 +11,8 @@ namespace gkmeans {
 constexpr int kStride = 64;  // blocks that are bounded by one limit
 static_assert(kStride % kAbreast == 0);
 constexpr std::int64_t kNever = INT64_MAX;
-constexpr std::int64_t kSettled = 256;  // blocks that are met before halved tables are tried
-constexpr std::int64_t kSpared = 128;   // rows of which halved tables may leave one
+constexpr std::int64_t kSettled = 256;         // blocks that are met before halved tables are tried
+constexpr std::int64_t kSpared = 128;          // rows of which halved tables may leave one
 constexpr std::int64_t kCacheBytes = 1 << 17;  // of codes that all questions meet before the next
 constexpr int kMostBound = 65535;
 constexpr int kNarrow = 24;     // tables whose sums of bytes say enough
@@ -22,7 +22,7 @@ constexpr int kCoarser = 90;    // and for the few rows of a list
 constexpr int kMany = 16;       // rows of a block that are scored together with those between them
 constexpr int kTogether = 8;    // other rows that are scored side by side
 constexpr int kAhead = 16;      // blocks that are fetched before they are copied from
-constexpr int kFewBlocks = 4;           // of which one holds a row: then only such are fetched
+constexpr int kFewBlocks = 4;   // of which one holds a row: then only such are fetched
 
 // What a row's code adds, whose byte of a dictionary lies at `line`; `odd` where it is the second of a line.
 // Tables of nibbles and bytes have an entry for each (Kp = 16 or 256); shorts are checked, since files may be

@@ -86,6 +86,17 @@ def test_a_fit_that_is_interrupted_again_and_again_ends_with_the_same_bits(name,
     assert (est.encode(X) == whole.encode(X)).all()
 
 
+def test_a_fit_that_is_killed_while_it_takes_samples_ends_with_the_same_bits(X, tmp_path, monkeypatch):
+    whole = small(init="random", max_iter=26).fit(X)
+    killed_after(22, monkeypatch)  # 22 iterations cool down, 3 take samples, and the next save is that of the end
+    with pytest.raises(Killed):
+        small(init="random", max_iter=26).fit(X, checkpoint=tmp_path)
+    monkeypatch.undo()
+    est = small(init="random", max_iter=26).fit(X, checkpoint=tmp_path)
+    assert same_bits(whole, est)
+    assert (est.history_ == whole.history_).all()
+
+
 def test_a_fit_that_ended_is_read_and_not_trained_again(X, tmp_path, monkeypatch):
     whole = small().fit(X, checkpoint=tmp_path)
 

@@ -46,7 +46,15 @@ LINE = [
         "initialization.random",
         "initialization.kmeans",
     ),
-    *("initialization.hierarchical", "initialization.grown", "narrowing", "relaxation", "encoding", "streaming"),
+    *(
+        "initialization.hierarchical",
+        "initialization.grown",
+        "narrowing",
+        "shrinkage",
+        "relaxation",
+        "encoding",
+        "streaming",
+    ),
     *(
         "estimators",
         "estimators.saving",

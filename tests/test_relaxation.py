@@ -15,7 +15,8 @@ from gkmeans._rows import Rows, decode
 from gkmeans.assignment import GroupAssignment
 from gkmeans.checkpoint import State
 from gkmeans.dictionaries import Dictionaries
-from gkmeans.relaxation import FOLDS, ITERATIONS, Shrinkage, heated, mean_of, spread, warmed
+from gkmeans.relaxation import FOLDS, ITERATIONS, heated, mean_of, spread, warmed
+from gkmeans.shrinkage import Shrinkage
 from gkmeans.training import Run, updated
 from gkmeans.update import Statistics
 
@@ -397,6 +398,78 @@ def test_no_heat_leaves_the_codewords_and_the_generator(rng):
     assert rng.bit_generator.state == before
 
 
+# ---- samples
+
+
+def test_the_last_eighth_of_the_iterations_takes_samples_unless_they_are_few():
+    counts = {0: 0, 7: 0, 23: 0, 24: 3, 31: 3, 50: 6, ITERATIONS: 12}
+    assert {iterations: relaxation.sampled_of(iterations) for iterations in counts} == counts
+
+
+def test_samples_add_up_and_leave_the_dictionaries(rng, workers, monkeypatch):
+    rows = rows_of(rng.standard_normal((400, 4)))
+    run = a_run(rows, workers)
+    folds = relaxation.Folds(rows, run.rng)
+    start = Dictionaries.single(rng.standard_normal((2, 8, 4)))
+    codes = rng.integers(0, 8, (400, 2)).astype(np.uint8)
+    parts, seen, heats = folds.statistics(codes, start, workers), [], []
+    own, hot = relaxation.Folds.assigned, relaxation.Folds.heated
+
+    def assigned(self, noisy, way, codes, workers):
+        found = own(self, noisy, way, codes, workers)
+        seen.append(found.codes)
+        return found
+
+    def heated(self, turn, trained, heat, codes, run):
+        heats.append((heat, [trained[f].D[0] for f in turn]))
+        return hot(self, turn, trained, heat, codes, run)
+
+    monkeypatch.setattr(relaxation.Folds, "assigned", assigned)
+    monkeypatch.setattr(relaxation.Folds, "heated", heated)
+    numbers = {"points": 1.0, "factor": 4.0, "unexplained": 0.5}
+    state = State((start,) * FOLDS, codes, 5, numbers=numbers)
+    found = relaxation.sampled(folds, state, parts, GroupAssignment(2), 0.5, 3, run)
+    assert len(seen) == 6  # two turns each
+    expected = [folds.statistics(codes, start, workers) for codes in seen[1::2]]
+    np.testing.assert_allclose(found.W, sum(part.W for sample in expected for part in sample), rtol=1e-12, atol=1e-12)
+    assert (found.counts.sum(axis=1) == 3 * 400).all()
+    assert (seen[1] != seen[3]).any()
+    assert [heat for heat, _ in heats] == 6 * [0.5]
+    for turn in (0, 1):  # each turn has its own folds, and their dictionaries stay
+        for sample in (1, 2):
+            for one, two in zip(heats[turn][1], heats[2 * sample + turn][1], strict=True):
+                assert (one == two).all()
+    assert len(run.history) == 3
+
+
+@pytest.mark.usefixtures("untried")
+def test_new_rows_are_coded_better_by_dictionaries_from_samples(monkeypatch):
+    sample = gk.datasets.load_sample()
+    learn, new = sample.learn[:4000], sample.base[:4000]
+    errors = []
+    for fewest in (3, ITERATIONS):
+        monkeypatch.setattr(relaxation, "FEWEST_SAMPLES", fewest)
+        est = small(4, 64, init="random", max_iter=50).fit(learn)
+        ends_well(est, learn)
+        assert est.n_iter_ == 50
+        errors.append(est.relative_distortion(new))
+    assert errors[0] < 0.995 * errors[1]
+
+
+def test_what_takes_in_more_rows_keeps_what_samples_moved(rng, workers):
+    rows = rows_of(rng.standard_normal((300, 4)))
+    run = a_run(rows, workers)
+    alone = Dictionaries.single(rng.standard_normal((2, 8, 4)))
+    moved = Dictionaries.single(alone.D[0] + np.float32(0.125))
+    codes = rng.integers(0, 8, (300, 2)).astype(np.uint8)
+    numbers = {"points": 1.0, "factor": 4.0, "unexplained": 0.5}
+    way = GroupAssignment(1)
+    found, _ = relaxation.settled(rows, relaxation.Relaxed(moved, alone, codes, numbers), run, way)
+    plain, _ = relaxation.settled(rows, relaxation.Relaxed(alone, alone, codes, numbers), run, way)
+    np.testing.assert_allclose(found.D[0], plain.D[0] + 0.125, atol=1e-6)
+    assert np.abs(plain.D[0] - alone.D[0]).max() > 0.1
+
+
 def test_the_mean_of_the_folds_is_that_of_each_codeword():
     folds = [Dictionaries.single(np.full((1, 2, 1), value, np.float32)) for value in (1, 2, 6)]
     assert mean_of(folds).D[0].ravel().tolist() == [3, 3]
@@ -423,7 +496,8 @@ def test_fewer_than_four_rows_a_codeword_are_trained_plainly(rng):
 def test_rows_held_out_reject_a_relaxation_that_spoils_the_dictionaries(rng, monkeypatch):
     def spoiled(rows, start, codes, run, way, temperature, max_iter, narrow):
         calls.append(len(rows))
-        return Dictionaries.single(0 * start.full()), np.zeros((len(rows), 2), np.uint8), 0.0
+        nothing = Dictionaries.single(0 * start.full())
+        return relaxation.Relaxed(nothing, nothing, np.zeros((len(rows), 2), np.uint8), {})
 
     calls = []
     monkeypatch.setattr("gkmeans.estimators.relaxing.relax", spoiled)

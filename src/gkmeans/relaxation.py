@@ -3,36 +3,43 @@
 Plain training stops in the first local minimum, because every codeword is fitted to just the rows that chose it. Here
 the rows are dealt into folds, and each fold is assigned by dictionaries solved from the other folds: a row's codes must
 stand up to codewords that do not know the row, as those of a new row will. Noise on the codewords (stochastic
-relaxation, Martinez et al. 2018) and rounds of perturbed codes (assignment.py) let the codes move further.
+relaxation, Martinez et al. 2018) and rounds of perturbed codes (assignment.py) let the codes move further. In the end
+the dictionaries are solved from several assignments under noise at once: a row then speaks for all codewords that it
+might have chosen, and what one choice taught them by chance is averaged away.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import reduce
 from operator import add
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ._files import FileError
-from ._parallel import Workers, spans
-from ._rows import READ_ROWS, Codes, Floats, Source, decode
+from ._parallel import Workers
+from ._rows import Codes, Floats, Source, decode
 from ._sums import Doubles, rounded
 from .assignment import GroupAssignment, Method, SwiftAssignment
 from .checkpoint import State
-from .dictionaries import Dictionaries, squared_errors
+from .dictionaries import Dictionaries
 from .narrowing import Narrow
 from .passes import Collect, Passed, Sweep
 from .products import MOST_SWAYED, swayed
+from .shrinkage import Shrinkage
 from .steps import fine_enough
 from .training import Candidates, Run, Task, collected, sweep, updated
 from .update import ALONE_UNKNOWNS, Statistics
 
 FOLDS = 4
 ITERATIONS = 96
-"""Most iterations with folds, noise in all but the last turn of them; there is one more on all rows."""
+"""Most iterations with folds and noise; there is one more on all rows."""
+
+SAMPLED_OF, FEWEST_SAMPLES = 8, 3
+"""One of so many iterations, the last ones, takes a sample of codes for the dictionaries; fewer are not worth it."""
 
 ROUNDS = 4
 """Rounds of an iteration in 16-bit steps."""
@@ -42,45 +49,6 @@ WARM, MANY, FEW, FEWEST, WARMEST = 0.4, 8, 4, 3, 2.0
 
 HELD_ROWS, SPREAD_ROWS = 4096, 1024
 """Rows of a fold that judge a shrinkage, and those of them that show the residual."""
-
-
-@dataclass
-class Shrinkage:
-    """Points by which codewords are drawn to zero, learned on the way: now and then more or less is tried.
-
-    The judge is a fold that the dictionaries were solved without. At first four times as much is tried, after the first
-    step too far half or twice.
-    """
-
-    points: float = 1.0
-    factor: float = 4.0
-
-    @property
-    def tried(self) -> float:
-        """Points to try beside the present ones."""
-        return self.points * self.factor
-
-    def better(self, now: Dictionaries, then: Dictionaries, held: Source, codes: Codes) -> Dictionaries:
-        """Dictionaries solved with the points of ``now`` or with those ``tried``: what suits the rows ``held`` better.
-
-        The points become those. ``codes`` are those of the rows as they are.
-        """
-        if row_errors(held, then, codes).sum() < row_errors(held, now, codes).sum():
-            self.points = self.tried
-            return then
-        self.factor = 0.5 if self.factor > 1 else 2.0
-        return now
-
-
-def row_errors(rows: Source, fitted: Dictionaries, codes: Codes) -> Doubles:
-    """‖x − x̂‖² (n,) of rows with the codes given."""
-    D, parts = fitted.full(), [slice(*span) for span in spans(len(rows), READ_ROWS)]
-    return np.concatenate([squared_errors(rows.block(part), D, codes[part]) for part in parts]).astype(np.float64)
-
-
-def pays(gain: Doubles) -> bool:
-    """Whether rows gain (n,) more in all than chance would have it, a standard deviation."""
-    return float(gain.sum()) > float(gain.std() * np.sqrt(len(gain)))
 
 
 def judge(iteration: int) -> int | None:
@@ -182,6 +150,18 @@ class Folds:
         return self.rows.passed(Sweep(noisy, way, self.rows.grid(), self.seed), codes, workers)
 
 
+class Relaxed(NamedTuple):
+    """What relaxed training gives: dictionaries, codes, and numbers that are ``known`` of it.
+
+    ``alone`` are the dictionaries that the codes ask for by themselves, without samples.
+    """
+
+    dictionaries: Dictionaries
+    alone: Dictionaries
+    codes: Codes
+    numbers: dict[str, float]
+
+
 def relax(
     rows: Source,
     start: Dictionaries,
@@ -191,16 +171,19 @@ def relax(
     temperature: float,
     max_iter: int,
     narrow: Narrow | None = None,
-) -> tuple[Dictionaries, Codes, dict[str, float]]:
-    """Dictionaries, codes and what is ``known`` after at most ``max_iter`` iterations; the run's history grows.
+) -> Relaxed:
+    """What at most ``max_iter`` iterations give; the run's history grows.
 
-    The noise that the codes see goes from ``temperature`` times the residual, dimension by dimension, down to nothing.
-    The history holds the distortion of each fold by the dictionaries of the others, and of all rows in the end. Where
-    the rows are those of ``narrow``, the noise is that of the wide ones.
+    The noise that the codes see goes from ``temperature`` times the residual, dimension by dimension, down to nothing,
+    and is ``temperature`` again in those that take samples. The history holds the distortion of each fold by the
+    dictionaries of the others, and of all rows in the end. Where the rows are those of ``narrow``, the noise is that of
+    the wide ones.
     """
     iterations = min(ITERATIONS, max_iter - 1) if len(rows) >= FOLDS else 0
+    samples = sampled_of(iterations)
+    cooling = iterations - samples
     folds, task = Folds(rows, run.rng, narrow), Task(run, len(rows))
-    state = task.saved(start, FOLDS)
+    state = task.saved(start, FOLDS, 2)
     if state is None:
         if codes is None:
             codes, _, _ = sweep(rows, start, SwiftAssignment(0, GroupAssignment(1)), None, run.workers)
@@ -209,23 +192,57 @@ def relax(
         codes = None  # a copy less
     if not state.done:
         parts = folds.statistics(state.codes, start, run.workers)
-    while state.iteration < iterations:
-        state, parts, error = iterated(folds, state, parts, way, temperature, iterations, run)
+    while state.iteration < cooling:
+        state, parts, error = iterated(folds, state, parts, way, temperature, cooling, run)
         run.record("relaxed", state.iteration, iterations + 1, error)
         task.save(state)
     if not state.done:
         left, shrinkage = known(state.numbers)
         if not iterations:
             shrinkage.points = 0.0
-        final = updated(mean_of(state.dictionaries), reduce(add, parts), run.workers, shrinkage.points)
+        final = mean_of(state.dictionaries)
+        if samples:
+            many = sampled(folds, state, parts, way, temperature, samples, run)
+            final = updated(final, many, run.workers, samples * shrinkage.points)
+        else:
+            final = updated(final, reduce(add, parts), run.workers, shrinkage.points)
         last = swiftly(way, 2 * iterations + 1, start.shape, left)
-        codes, error, _ = sweep(rows, final, last, state.codes, run.workers)
+        codes, error, statistics = sweep(rows, final, last, state.codes, run.workers)
         run.record("relaxed", iterations + 1, iterations + 1, error)
+        alone = updated(final, statistics, run.workers, shrinkage.points) if samples else final
         numbers = asdict(shrinkage) | {"unexplained": left}
-        state = State((final,), codes, iterations + 1, done=True, numbers=numbers)
+        state = State((final, alone), codes, iterations + 1, done=True, numbers=numbers)
         task.save(state)
     run.ended(state, max_iter)
-    return state.dictionaries[0], state.codes, state.numbers
+    final, alone = state.dictionaries
+    return Relaxed(final, alone, state.codes, state.numbers)
+
+
+def sampled_of(iterations: int) -> int:
+    """How many of so many iterations take samples: the last ones, where they are enough to be averaged."""
+    count = iterations // SAMPLED_OF
+    return count if count >= FEWEST_SAMPLES else 0
+
+
+def sampled(
+    folds: Folds, state: State, parts: Sequence[Statistics], way: GroupAssignment, heat: float, count: int, run: Run
+) -> Statistics:
+    """Statistics of ``count`` assignments under noise by dictionaries that stay as they are, all added up."""
+    left, shrinkage = known(state.numbers)
+    trained, codes = list(state.dictionaries), state.codes
+    found: list[Statistics] = []
+    for turn in turns():
+        trained[turn.start : turn.stop] = folds.solved(turn, trained, parts, codes, shrinkage, None, run)
+    for sample in range(count):
+        errors = []
+        for seed, turn in enumerate(turns(), start=2 * (state.iteration + sample) + 1):
+            swift = swiftly(way, seed, trained[0].shape, left)
+            some = folds.assigned(folds.heated(turn, trained, heat, codes, run), swift, codes, run.workers)
+            codes = some.codes
+            errors.append(some.error)
+            found = [reduce(add, some.statistics, *found)]
+        run.record("relaxed", state.iteration + sample + 1, state.iteration + count + 1, rounded(errors))
+    return found[0]
 
 
 def iterated(
@@ -291,20 +308,20 @@ def warmed(C: int, unexplained: float, temperature: float) -> float:
 
 
 def settled(
-    rows: Source,
-    fitted: Dictionaries,
-    codes: Codes,
-    numbers: dict[str, float],
-    run: Run,
-    way: GroupAssignment,
-    narrow: Narrow | None = None,
+    rows: Source, relaxed: Relaxed, run: Run, way: GroupAssignment, narrow: Narrow | None = None
 ) -> tuple[Dictionaries, Codes]:
-    """One more iteration without noise or folds: what was relaxed without some rows, or columns, takes them in."""
+    """One more iteration without noise or folds: what was relaxed without some rows, or columns, takes them in.
+
+    The dictionaries are those that the codes of all rows ask for, moved by as much as samples moved them from those
+    that the codes of the rows before asked for.
+    """
+    fitted, alone, codes, numbers = relaxed
     if narrow is not None:
-        run.outside, fitted = 0.0, narrow.wide(fitted)
+        run.outside, fitted, alone = 0.0, narrow.wide(fitted), narrow.wide(alone)
     left, shrinkage = known(numbers)
     statistics = collected(rows, codes, fitted, run.workers)
-    final = updated(fitted, statistics, run.workers, shrinkage.points)
+    asked = updated(alone, statistics, run.workers, shrinkage.points)
+    final = replace(asked, D=(asked.D[0] + (fitted.D[0] - alone.D[0]),))
     last = swiftly(way, 0, final.shape, left)  # turns have the seeds from 1 on
     codes, error, _ = sweep(rows, final, last, codes, run.workers)
     run.last += 1

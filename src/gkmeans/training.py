@@ -79,12 +79,15 @@ class Task:
         self.run, self.n = run, n
         self.path = None if run.checkpoint is None else run.checkpoint.place()
 
-    def saved(self, start: Dictionaries, links: int = 1) -> State | None:
-        """The state to go on from, where there is one; sets the run's random numbers and history to it."""
+    def saved(self, start: Dictionaries, links: int = 1, ended: int = 1) -> State | None:
+        """The state to go on from, where there is one; sets the run's random numbers and history to it.
+
+        It has so many ``links``, dictionaries like those of the start, or ``ended`` where it is done.
+        """
         if self.path is None or not self.path.exists():
             return None
         state, random, history = read_state(self.path, self.n)
-        if len(state.dictionaries) != (1 if state.done else links) or not all(map(start.like, state.dictionaries)):
+        if len(state.dictionaries) != (ended if state.done else links) or not all(map(start.like, state.dictionaries)):
             found = [one.shape for one in state.dictionaries]
             raise FileError(
                 f"{self.path} holds dictionaries of shape {found}, but training is at {links} of {start.shape}: "

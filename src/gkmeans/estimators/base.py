@@ -38,7 +38,7 @@ from ..assignment import Method
 from ..batches import Batches
 from ..checkpoint import Checkpoint
 from ..dictionaries import Dictionaries
-from ..relaxation import pays, row_errors
+from ..shrinkage import pays, row_errors
 from ..streaming import TURN, Chain, Seen, follow
 from ..survey import Survey, blocks_of, survey, warn_about
 from ..training import Run, relative

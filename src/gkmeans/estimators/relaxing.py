@@ -16,7 +16,8 @@ from ..assignment import GroupAssignment
 from ..dictionaries import Dictionaries, drawn
 from ..encoding import encode
 from ..narrowing import Narrow, TooNarrow, narrowed
-from ..relaxation import pays, relax, row_errors, settled
+from ..relaxation import relax, settled
+from ..shrinkage import pays, row_errors
 from ..streaming import Chain
 from ..training import Run, train
 from .base import AdditiveQuantizer, Learned
@@ -120,7 +121,8 @@ class Relaxing(AdditiveQuantizer):
         trial = replace(apart, reporter=run.reporter.named(f"{run.reporter.title}, trial"), history=[])
         plainly, _ = train(rest, start, given, trial, min(max_iter, TRIAL_ITERATIONS), "gk-means")
         begun = len(run.history)
-        gently, chosen, numbers = relax(rest, start, given, apart, way, float(self.relaxation), max_iter - 1, narrow)
+        relaxed = relax(rest, start, given, apart, way, float(self.relaxation), max_iter - 1, narrow)
+        gently = relaxed.dictionaries
         if not self._relaxing_pays(others, plainly, gently, stages, run):
             return None
         run.reporter.stage_done(self.init_iter * self._start_parts(rows.n_features))  # no second start
@@ -128,8 +130,8 @@ class Relaxing(AdditiveQuantizer):
             run.last = apart.last
             run.reporter.stage_done(max_iter - 1)  # no second training
             theirs = encode(others, (*stages, gently), run.method, None, run.workers)
-            chosen = seen.completed(chosen, held, theirs)
-            found = settled(rows, gently, chosen, numbers, run, way, narrow)
+            completed = relaxed._replace(codes=seen.completed(relaxed.codes, held, theirs))
+            found = settled(rows, completed, run, way, narrow)
             return Learned(*found, _wide(stages[:1], narrow))
         del run.history[begun:]
         codes = None
@@ -151,11 +153,12 @@ class Relaxing(AdditiveQuantizer):
         """Relaxed training of all rows from a start, without its stages; ``check`` whether rows are too narrow."""
         way, heat = self._relaxing(), float(self.relaxation)
         if narrow is None:
-            return Learned(*relax(rows, start, codes, run, way, heat, max_iter)[:2], ())
+            found = relax(rows, start, codes, run, way, heat, max_iter)
+            return Learned(found.dictionaries, found.codes, ())
         found = relax(narrow.rows, start, codes, run, way, heat, max_iter - 1, narrow)
         if check:
             narrow.check(run)
-        return Learned(*settled(rows, *found, run, way, narrow), ())
+        return Learned(*settled(rows, found, run, way, narrow), ())
 
     def _relaxing(self) -> GroupAssignment:
         """How an iteration of relaxed training assigns."""
