@@ -15,7 +15,7 @@ import pytest
 
 import gkmeans as gk
 from conftest import message_of, same_bits
-from gkmeans import training
+from gkmeans import relaxation, training
 from gkmeans._files import FileError
 from gkmeans._lock import Lock
 from gkmeans.checkpoint import Checkpoint
@@ -87,14 +87,37 @@ def test_a_fit_that_is_interrupted_again_and_again_ends_with_the_same_bits(name,
 
 
 def test_a_fit_that_is_killed_while_it_takes_samples_ends_with_the_same_bits(X, tmp_path, monkeypatch):
-    whole = small(init="random", max_iter=26).fit(X)
-    killed_after(22, monkeypatch)  # 22 iterations cool down, 3 take samples, and the next save is that of the end
+    X = np.concatenate([X, X[::-1] * 1.5])  # enough for a training without a trial
+
+    def fit(**options):
+        return small(init="random", max_iter=26).fit(X, **options)
+
+    own, calls = relaxation.Folds.assigned, []
+
+    def crashing(self, *arguments):
+        calls.append(1)
+        if len(calls) == 2 * 22 + 3:  # 22 iterations of two turns cool down; the second sample
+            raise Killed
+        return own(self, *arguments)
+
+    whole = fit()
+    monkeypatch.setattr(relaxation.Folds, "assigned", crashing)
     with pytest.raises(Killed):
-        small(init="random", max_iter=26).fit(X, checkpoint=tmp_path)
-    monkeypatch.undo()
-    est = small(init="random", max_iter=26).fit(X, checkpoint=tmp_path)
+        fit(checkpoint=tmp_path)
+    est = fit(checkpoint=tmp_path)
+    assert len(calls) == 2 * 22 + 3 + 2 * 3
     assert same_bits(whole, est)
     assert (est.history_ == whole.history_).all()
+
+
+def test_a_state_of_training_without_samples_is_refused(X, tmp_path, monkeypatch):
+    monkeypatch.setattr(relaxation, "SAMPLED_OF", 4)
+    killed_after(13, monkeypatch)
+    with pytest.raises(Killed):
+        small(init="random", max_iter=26).fit(np.tile(X, (2, 1)), checkpoint=tmp_path)
+    monkeypatch.undo()
+    with pytest.raises(FileError, match="pass a new folder"):
+        small(init="random", max_iter=26).fit(np.tile(X, (2, 1)), checkpoint=tmp_path)
 
 
 def test_a_fit_that_ended_is_read_and_not_trained_again(X, tmp_path, monkeypatch):

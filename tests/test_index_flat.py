@@ -302,6 +302,7 @@ BAD = {
     "huge query": lambda index, X: index.search(np.full((1, 6), 1e30, np.float32)),
     "narrow query": lambda index, X: index.search(X[:1, :5]),
     "one-dimensional query": lambda index, X: index.search(X[0]),
+    "queries of unlike lengths": lambda index, X: index.search([[1.0, 2.0], [3.0]]),
     "no query": lambda index, X: index.search(X[:0]),
     "short filter": lambda index, X: index.search(X[:1], 1, np.ones(3, bool)),
     "filter of numbers": lambda index, X: index.search(X[:1], 1, [0.5]),
@@ -337,7 +338,7 @@ def test_bad_input_is_explained_and_changes_nothing(what):
     index.add(X[:20])
     message = message_of(lambda: BAD[what](index, X))
     if "query" in what and "zero" not in what:
-        assert "Q" in message.split()[:4] or "no query" in what
+        assert "Q" in message.split()[:4] or what in ("no query", "queries of unlike lengths")
         assert "SimpleImputer" not in message
     assert list(index) == list(range(20))
 

@@ -321,7 +321,7 @@ def test_the_second_turn_is_solved_from_the_new_codes_of_the_first(rng, workers,
 
     monkeypatch.setattr(relaxation.Folds, "solved", solved)
     monkeypatch.setattr(relaxation.Folds, "heated", heated)
-    numbers = {"points": 1.0, "factor": 4.0, "unexplained": 0.5}
+    numbers = relaxation.numbers_of(Shrinkage(), 0.5)
     state = State((start,) * relaxation.FOLDS, codes, 0, numbers=numbers)
     for _ in range(2):
         state, parts, error = relaxation.iterated(folds, state, parts, GroupAssignment(2), 0.5, 2, run)
@@ -426,20 +426,41 @@ def test_samples_add_up_and_leave_the_dictionaries(rng, workers, monkeypatch):
 
     monkeypatch.setattr(relaxation.Folds, "assigned", assigned)
     monkeypatch.setattr(relaxation.Folds, "heated", heated)
-    numbers = {"points": 1.0, "factor": 4.0, "unexplained": 0.5}
+    numbers = relaxation.numbers_of(Shrinkage(), 0.5)
     state = State((start,) * FOLDS, codes, 5, numbers=numbers)
-    found = relaxation.sampled(folds, state, parts, GroupAssignment(2), 0.5, 3, run)
+    errors = [2.0, 1.0]  # without and with samples
+    monkeypatch.setattr(relaxation.Folds, "errors", lambda *rest: errors.pop(0))
+    found, times = relaxation.sampled(folds, state, parts, GroupAssignment(2), 0.5, 3, run)
+    assert times == 3
     assert len(seen) == 6  # two turns each
     expected = [folds.statistics(codes, start, workers) for codes in seen[1::2]]
     np.testing.assert_allclose(found.W, sum(part.W for sample in expected for part in sample), rtol=1e-12, atol=1e-12)
     assert (found.counts.sum(axis=1) == 3 * 400).all()
     assert (seen[1] != seen[3]).any()
     assert [heat for heat, _ in heats] == 6 * [0.5]
+    assert (heats[0][1][0] != start.D[0]).any()  # solved from the last codes
     for turn in (0, 1):  # each turn has its own folds, and their dictionaries stay
         for sample in (1, 2):
             for one, two in zip(heats[turn][1], heats[2 * sample + turn][1], strict=True):
                 assert (one == two).all()
     assert len(run.history) == 3
+    errors += [1.0, 2.0]
+    found, times = relaxation.sampled(folds, state, parts, GroupAssignment(2), 0.5, 3, run)
+    assert times == 1
+    assert (sum(part.W for part in parts) == found.W).all()
+
+
+def test_rows_held_judge_samples_by_the_best_codes_they_find(rng, workers):
+    rows = rows_of(rng.standard_normal((100, 3)))
+    folds = relaxation.Folds(rows, np.random.default_rng(0))
+    fitted = [Dictionaries.single(rng.standard_normal((1, 5, 3))) for _ in range(FOLDS)]
+    found = folds.errors(fitted, GroupAssignment(1), np.zeros((100, 1), np.uint8), workers)
+    X = rows.block(slice(None))
+    expected = 0.0
+    for f, one in enumerate(fitted):
+        far = X[folds.of == f][:, None] - one.D[0][0][None]
+        expected += (far.astype(float) ** 2).sum(axis=2).min(axis=1).sum()
+    assert found == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.usefixtures("untried")
@@ -456,17 +477,52 @@ def test_new_rows_are_coded_better_by_dictionaries_from_samples(monkeypatch):
     assert errors[0] < 0.995 * errors[1]
 
 
+def test_dictionaries_alone_are_those_that_the_last_codes_ask_for(rng, workers, monkeypatch):
+    errors = [2.0, 1.0]  # samples serve the rows held better
+    monkeypatch.setattr(relaxation.Folds, "errors", lambda *rest: errors.pop(0))
+    rows = rows_of(correlated(rng, 600, 5))
+    run = a_run(rows, workers)
+    start = Dictionaries.single(rng.standard_normal((2, 8, 5)))
+    found = relaxation.relax(rows, start, None, run, GroupAssignment(2), 0.5, 40)
+    _, shrinkage = relaxation.known(found.numbers)
+    statistics = Statistics.of(rows.block(slice(None)), found.codes, 8)
+    expected = updated(found.dictionaries, statistics, workers, shrinkage.points)
+    np.testing.assert_allclose(found.alone.full(), expected.full(), atol=1e-4)
+    assert np.abs(found.alone.full() - found.dictionaries.full()).max() > 1e-3
+
+
+@pytest.mark.parametrize("heat", [0.1, 1.0])
+@pytest.mark.usefixtures("untried")
+def test_samples_bear_less_and_more_noise(heat, rng):
+    X = correlated(rng, 800, 8)
+    one, other = (small(relaxation=some, init="random", max_iter=40).fit(X) for some in (heat, 0.5))
+    ends_well(one, X)
+    assert one.history_[-1] < 1.2 * other.history_[-1]
+
+
+@pytest.mark.parametrize("init", ["random", "hierarchical"])
+@pytest.mark.usefixtures("untried")
+def test_samples_are_the_same_for_threads_and_batches(init, rng, monkeypatch):
+    monkeypatch.setattr("gkmeans._parallel.BLOCK_FLOATS", 64 * 4 * 8)
+    monkeypatch.setattr(relaxation, "FEWEST_SAMPLES", 1)
+    X = correlated(rng, 900, 9)
+    one, two = (small(init=init, max_iter=20, n_jobs=jobs).fit(X) for jobs in (1, 2))
+    assert same_bits(one, two)
+    assert same_bits(one, small(init=init, max_iter=20).fit(gk.Batches([X[:100], X[100:700], X[700:]])))
+
+
 def test_what_takes_in_more_rows_keeps_what_samples_moved(rng, workers):
     rows = rows_of(rng.standard_normal((300, 4)))
     run = a_run(rows, workers)
     alone = Dictionaries.single(rng.standard_normal((2, 8, 4)))
-    moved = Dictionaries.single(alone.D[0] + np.float32(0.125))
+    shift = rng.standard_normal((2, 8, 4)).astype(np.float32) / 8
+    moved = Dictionaries.single(alone.D[0] + shift)
     codes = rng.integers(0, 8, (300, 2)).astype(np.uint8)
-    numbers = {"points": 1.0, "factor": 4.0, "unexplained": 0.5}
+    numbers = relaxation.numbers_of(Shrinkage(), 0.5)
     way = GroupAssignment(1)
     found, _ = relaxation.settled(rows, relaxation.Relaxed(moved, alone, codes, numbers), run, way)
     plain, _ = relaxation.settled(rows, relaxation.Relaxed(alone, alone, codes, numbers), run, way)
-    np.testing.assert_allclose(found.D[0], plain.D[0] + 0.125, atol=1e-6)
+    np.testing.assert_allclose(found.D[0], plain.D[0] + shift, atol=1e-6)
     assert np.abs(plain.D[0] - alone.D[0]).max() > 0.1
 
 

@@ -34,6 +34,16 @@ def test_sums_on_the_grid_are_exact_in_any_order(unit, rng):
     np.testing.assert_allclose(Y.sum(axis=0), X.sum(axis=0, dtype=float), rtol=1e-9, atol=1e-9 * unit)
 
 
+def test_counts_of_more_points_than_32_bits_hold_add_up():
+    one = Statistics.of(np.zeros((2, 1)), np.zeros((2, 2), np.uint8))
+    [pair] = one.Z
+    many = Statistics(one.counts + 2**30, {pair: one.Z[pair] + np.int32(2**30)}, one.W, one.groups)
+    found = many + many
+    assert found.Z[pair].tolist() == [[2**31 + 4]]
+    assert found.counts.tolist() == [[2**31 + 4]] * 2
+    assert (one + one).Z[pair].dtype == np.int32
+
+
 @pytest.mark.parametrize("special", [[], [0.0, 1e-45, 1e-38, 3e38, 3e38]])
 def test_a_total_is_rounded_once(special, rng):
     values = np.concatenate([rng.random(999) * 10.0 ** rng.integers(-30, 30, 999), special]).astype(np.float32)

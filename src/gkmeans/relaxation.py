@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from ._files import FileError
 from ._parallel import Workers
+from ._progress import logger
 from ._rows import Codes, Floats, Source, decode
 from ._sums import Doubles, rounded
 from .assignment import GroupAssignment, Method, SwiftAssignment
@@ -38,8 +39,9 @@ FOLDS = 4
 ITERATIONS = 96
 """Most iterations with folds and noise; there is one more on all rows."""
 
-SAMPLED_OF, FEWEST_SAMPLES = 8, 3
-"""One of so many iterations, the last ones, takes a sample of codes for the dictionaries; fewer are not worth it."""
+SAMPLED_OF, FEWEST_SAMPLES, SAMPLE_HEAT = 8, 3, 0.5
+"""One of so many iterations, the last ones, takes a sample of codes for the dictionaries; fewer are not worth it. And
+the most noise that they do so under, in deviations of the residual."""
 
 ROUNDS = 4
 """Rounds of an iteration in 16-bit steps."""
@@ -145,6 +147,11 @@ class Folds:
         left = float(np.square(spread(X - decode(fitted.D[0], chosen)), dtype=np.float64).sum()) + outside
         return min(1.0, left / variance) if variance > 0 else 1.0
 
+    def errors(self, fitted: Sequence[Dictionaries], way: Method, codes: Codes, workers: Workers) -> float:
+        """Squared error of the rows held of each fold by dictionaries of its own, from the ``codes`` of all rows."""
+        held = zip(self.held, fitted, self.places, strict=True)
+        return sum(sweep(rows, D, way, codes[places], workers)[1] for rows, D, places in held)
+
     def assigned(self, noisy: Sequence[Dictionaries | None], way: Method, codes: Codes, workers: Workers) -> Passed:
         """Codes of each fold by its own dictionaries, where it has some: one pass, or one a fold with large tables."""
         return self.rows.passed(Sweep(noisy, way, self.rows.grid(), self.seed), codes, workers)
@@ -175,9 +182,9 @@ def relax(
     """What at most ``max_iter`` iterations give; the run's history grows.
 
     The noise that the codes see goes from ``temperature`` times the residual, dimension by dimension, down to nothing,
-    and is ``temperature`` again in those that take samples. The history holds the distortion of each fold by the
-    dictionaries of the others, and of all rows in the end. Where the rows are those of ``narrow``, the noise is that of
-    the wide ones.
+    and is ``temperature`` again, at most SAMPLE_HEAT, in those that take samples. The history holds the distortion of
+    each fold by the dictionaries of the others, with noise, and of all rows in the end. Where the rows are those of
+    ``narrow``, the noise is that of the wide ones.
     """
     iterations = min(ITERATIONS, max_iter - 1) if len(rows) >= FOLDS else 0
     samples = sampled_of(iterations)
@@ -188,7 +195,7 @@ def relax(
         if codes is None:
             codes, _, _ = sweep(rows, start, SwiftAssignment(0, GroupAssignment(1)), None, run.workers)
         left = folds.unexplained(start, codes) if len(rows) >= FOLDS else 1.0
-        state = State((start,) * FOLDS, codes, numbers=asdict(Shrinkage()) | {"unexplained": left})
+        state = State((start,) * FOLDS, codes, numbers=numbers_of(Shrinkage(), left))
         codes = None  # a copy less
     if not state.done:
         parts = folds.statistics(state.codes, start, run.workers)
@@ -200,17 +207,15 @@ def relax(
         left, shrinkage = known(state.numbers)
         if not iterations:
             shrinkage.points = 0.0
-        final = mean_of(state.dictionaries)
+        many, times = reduce(add, parts), 1
         if samples:
-            many = sampled(folds, state, parts, way, temperature, samples, run)
-            final = updated(final, many, run.workers, samples * shrinkage.points)
-        else:
-            final = updated(final, reduce(add, parts), run.workers, shrinkage.points)
+            many, times = sampled(folds, state, parts, way, min(temperature, SAMPLE_HEAT), samples, run)
+        final = updated(mean_of(state.dictionaries), many, run.workers, times * shrinkage.points)
         last = swiftly(way, 2 * iterations + 1, start.shape, left)
         codes, error, statistics = sweep(rows, final, last, state.codes, run.workers)
         run.record("relaxed", iterations + 1, iterations + 1, error)
-        alone = updated(final, statistics, run.workers, shrinkage.points) if samples else final
-        numbers = asdict(shrinkage) | {"unexplained": left}
+        alone = updated(final, statistics, run.workers, shrinkage.points) if times > 1 else final
+        numbers = numbers_of(shrinkage, left)
         state = State((final, alone), codes, iterations + 1, done=True, numbers=numbers)
         task.save(state)
     run.ended(state, max_iter)
@@ -226,23 +231,32 @@ def sampled_of(iterations: int) -> int:
 
 def sampled(
     folds: Folds, state: State, parts: Sequence[Statistics], way: GroupAssignment, heat: float, count: int, run: Run
-) -> Statistics:
-    """Statistics of ``count`` assignments under noise by dictionaries that stay as they are, all added up."""
+) -> tuple[Statistics, int]:
+    """Statistics of ``count`` assignments under noise by dictionaries that stay, all added up, and how many.
+
+    Where the rows held of each fold fare worse by them, those of the codes as they are, and 1.
+    """
     left, shrinkage = known(state.numbers)
     trained, codes = list(state.dictionaries), state.codes
-    found: list[Statistics] = []
     for turn in turns():
         trained[turn.start : turn.stop] = folds.solved(turn, trained, parts, codes, shrinkage, None, run)
+    found: dict[int, Statistics] = {}
     for sample in range(count):
         errors = []
         for seed, turn in enumerate(turns(), start=2 * (state.iteration + sample) + 1):
             swift = swiftly(way, seed, trained[0].shape, left)
-            some = folds.assigned(folds.heated(turn, trained, heat, codes, run), swift, codes, run.workers)
+            noisy = folds.heated(turn, trained, heat, state.codes, run)  # the residual of the codes at rest
+            some = folds.assigned(noisy, swift, codes, run.workers)
             codes = some.codes
             errors.append(some.error)
-            found = [reduce(add, some.statistics, *found)]
+            found |= {f: found[f] + one if sample else one for f, one in zip(turn, some.statistics, strict=True)}
         run.record("relaxed", state.iteration + sample + 1, state.iteration + count + 1, rounded(errors))
-    return found[0]
+    sums, points = [found[f] for f in range(FOLDS)], replace(shrinkage, points=count * shrinkage.points)
+    then = [one for turn in turns() for one in folds.solved(turn, trained, sums, codes, points, None, run)]
+    swift = swiftly(way, 0, trained[0].shape, left)
+    before, after = (folds.errors(some, swift, state.codes, run.workers) for some in (trained, then))
+    logger.info("fit, samples: squared error of rows held %.6g without and %.6g with them", before, after)
+    return (reduce(add, sums), count) if after < before else (reduce(add, parts), 1)
 
 
 def iterated(
@@ -273,7 +287,7 @@ def iterated(
         codes = found.codes
         latest[turn.start : turn.stop] = found.statistics
         errors.append(found.error)
-    numbers = asdict(shrinkage) | {"unexplained": left}
+    numbers = numbers_of(shrinkage, left)
     return State(tuple(trained), codes, state.iteration + 1, numbers=numbers), latest, rounded(errors)
 
 
@@ -287,10 +301,17 @@ def swiftly(
     return SwiftAssignment(ROUNDS, replace(way, seed=seed, coarse=True), seed, fine_enough(unexplained))
 
 
+def numbers_of(shrinkage: Shrinkage, unexplained: float) -> dict[str, float]:
+    """What a state keeps of these."""
+    return asdict(shrinkage) | {"unexplained": unexplained, "sampled of": SAMPLED_OF}
+
+
 def known(numbers: dict[str, float]) -> tuple[float, Shrinkage]:
     """The share that the start leaves unexplained, and the shrinkage, of a state."""
-    if set(numbers) != {"unexplained", "points", "factor"}:
-        raise FileError(f"a checkpoint of relaxed training with {sorted(numbers)}; pass a new folder")
+    if numbers.keys() != numbers_of(Shrinkage(), 0.0).keys() or numbers["sampled of"] != SAMPLED_OF:
+        raise FileError(
+            f"a checkpoint of relaxed training with {sorted(numbers)}, of another gkmeans; pass a new folder"
+        )
     return numbers["unexplained"], Shrinkage(numbers["points"], numbers["factor"])
 
 

@@ -88,9 +88,9 @@ class Task:
             return None
         state, random, history = read_state(self.path, self.n)
         if len(state.dictionaries) != (ended if state.done else links) or not all(map(start.like, state.dictionaries)):
-            found = [one.shape for one in state.dictionaries]
+            found, wanted = [one.shape for one in state.dictionaries], ended if state.done else links
             raise FileError(
-                f"{self.path} holds dictionaries of shape {found}, but training is at {links} of {start.shape}: "
+                f"{self.path} holds dictionaries of shape {found}, but training is at {wanted} of {start.shape}: "
                 "another version of gkmeans wrote it; pass a new folder"
             )
         set_random(self.run.rng, random, self.path)

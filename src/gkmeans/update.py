@@ -206,8 +206,10 @@ class Statistics:
         a, b = self._widened(K), other._widened(K)
         if a.W.shape != b.W.shape or a.groups != b.groups:
             raise ValueError(f"statistics of {self.W.shape} and {other.W.shape} do not add; C and P must agree")
-        Z = {pair: a.Z[pair] + b.Z[pair] for pair in a.Z}
-        return Statistics(a.counts + b.counts, Z, a.W + b.W, a.groups)
+        counts = a.counts + b.counts
+        most = float(counts.sum(axis=1).max())
+        Z = {pair: _with_room(a.Z[pair], most) + b.Z[pair] for pair in a.Z}
+        return Statistics(counts, Z, a.W + b.W, a.groups)
 
     def _widened(self, K: int) -> Statistics:
         more = K - self.W.shape[1]
@@ -317,6 +319,11 @@ def _sparse_normal(blocks: Blocks, where: list[NDArray[np.intp]], diagonal: Doub
     ]
     upper = scipy.sparse.block_array(grid, format="csr")
     return (upper + upper.T + scipy.sparse.diags_array(diagonal)).tocsr()
+
+
+def _with_room(block: Any, most: float) -> Any:
+    """A pair's counts, in integers that hold as many points as ``most``."""
+    return block.astype(np.int64) if block.dtype == np.int32 and most > np.iinfo(np.int32).max else block
 
 
 def _count_sparse(codes: NDArray[np.uint16], b: int, c: int, K: int) -> scipy.sparse.csr_array:

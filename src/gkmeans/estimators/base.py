@@ -123,9 +123,9 @@ class AdditiveQuantizer(Coder):
         y : ignored
             For scikit-learn.
         checkpoint : path, optional
-            A folder, new or of an earlier call, that keeps the state after each iteration. The same call after a crash
-            or Ctrl-C goes on from there and ends with the same bits as a fit that was not interrupted. Remove the
-            folder once the model is saved.
+            A folder, new or of an earlier call, that keeps the state after each iteration (samples of relaxed training
+            are taken anew). The same call after a crash or Ctrl-C goes on from there and ends with the same bits as a
+            fit that was not interrupted. Remove the folder once the model is saved.
 
         Returns
         -------

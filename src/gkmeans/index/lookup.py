@@ -122,7 +122,7 @@ class Lookup:
         ):
             checked: NDArray[np.generic] = Q
         else:
-            shape = getattr(Q, "shape", None) or np.shape(Q)
+            shape = getattr(Q, "shape", (0, self.P))  # what has none is asked for by check_X
             if len(shape) < 3 and shape[1:] != (self.P,):
                 one = "; Q[None] is one query" if shape == (self.P,) else ""
                 raise ValueError(f"Q has shape {tuple(shape)}; pass queries (q, {self.P}), one a row{one}")
