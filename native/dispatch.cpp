@@ -109,8 +109,7 @@ const Kernels* fused_products() {
         if (products == "fused" && !k)
             throw std::runtime_error(
                 "GKMEANS_PRODUCTS=fused, but this CPU or build has no AVX2 with FMA; use blas, on all "
-                "machines "
-                "that should have equal bits");
+                "machines that should have equal bits");
         return products == "blas" ? nullptr : k;
     }();
     return chosen;

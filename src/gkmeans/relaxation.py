@@ -207,9 +207,8 @@ def relax(
         left, shrinkage = known(state.numbers)
         if not iterations:
             shrinkage.points = 0.0
-        many, times = reduce(add, parts), 1
-        if samples:
-            many, times = sampled(folds, state, parts, way, min(temperature, SAMPLE_HEAT), samples, run)
+        heat = min(temperature, SAMPLE_HEAT)
+        many, times = sampled(folds, state, parts, way, heat, samples, run) if samples else (reduce(add, parts), 1)
         final = updated(mean_of(state.dictionaries), many, run.workers, times * shrinkage.points)
         last = swiftly(way, 2 * iterations + 1, start.shape, left)
         codes, error, statistics = sweep(rows, final, last, state.codes, run.workers)
