@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -110,13 +111,14 @@ def test_a_fit_that_is_killed_while_it_takes_samples_ends_with_the_same_bits(X, 
     assert (est.history_ == whole.history_).all()
 
 
-def test_a_state_of_training_without_samples_is_refused(X, tmp_path, monkeypatch):
-    monkeypatch.setattr(relaxation, "SAMPLED_OF", 4)
-    killed_after(13, monkeypatch)
-    with pytest.raises(Killed):
+@pytest.mark.parametrize("saves", [13, 10_000])
+def test_a_state_of_training_without_samples_is_refused_midway_and_at_its_end(saves, X, tmp_path, monkeypatch):
+    monkeypatch.setattr(relaxation, "SAMPLED_OF", 1000)
+    killed_after(saves, monkeypatch)
+    with pytest.raises(Killed) if saves < 1000 else nullcontext():
         small(init="random", max_iter=26).fit(np.tile(X, (2, 1)), checkpoint=tmp_path)
     monkeypatch.undo()
-    with pytest.raises(FileError, match="pass a new folder"):
+    with pytest.raises(FileError, match=r"training-0001.*'sampled of': 1000.*pass a new folder"):
         small(init="random", max_iter=26).fit(np.tile(X, (2, 1)), checkpoint=tmp_path)
 
 

@@ -302,6 +302,8 @@ BAD = {
     "huge query": lambda index, X: index.search(np.full((1, 6), 1e30, np.float32)),
     "narrow query": lambda index, X: index.search(X[:1, :5]),
     "one-dimensional query": lambda index, X: index.search(X[0]),
+    "narrow query in a list": lambda index, X: index.search([[1.0, 2.0, 3.0]]),
+    "one query as a list": lambda index, X: index.search(X[0].tolist()),
     "queries of unlike lengths": lambda index, X: index.search([[1.0, 2.0], [3.0]]),
     "no query": lambda index, X: index.search(X[:0]),
     "short filter": lambda index, X: index.search(X[:1], 1, np.ones(3, bool)),

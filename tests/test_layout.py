@@ -51,6 +51,7 @@ LINE = [
         "initialization.grown",
         "narrowing",
         "shrinkage",
+        "folds",
         "relaxation",
         "encoding",
         "streaming",

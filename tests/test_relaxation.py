@@ -15,7 +15,8 @@ from gkmeans._rows import Rows, decode
 from gkmeans.assignment import GroupAssignment
 from gkmeans.checkpoint import State
 from gkmeans.dictionaries import Dictionaries
-from gkmeans.relaxation import FOLDS, ITERATIONS, heated, mean_of, spread, warmed
+from gkmeans.folds import FOLDS, Folds, heated, spread, turns
+from gkmeans.relaxation import ITERATIONS, SAMPLE_HEAT, mean_of, warmed
 from gkmeans.shrinkage import Shrinkage
 from gkmeans.training import Run, updated
 from gkmeans.update import Statistics
@@ -228,12 +229,12 @@ def test_few_dictionaries_stand_more_noise():
 
 def test_what_is_unexplained_is_a_share_of_the_variance(rng):
     X = rng.standard_normal((64, 3)).astype(np.float32)
-    folds = relaxation.Folds(rows_of(X), np.random.default_rng(0))
+    folds = Folds(rows_of(X), np.random.default_rng(0))
     nothing = Dictionaries.single(np.zeros((1, 2, 3), np.float32))
     codes = np.zeros((64, 1), np.uint8)
     expected = (X.astype(float) ** 2).mean(axis=0).sum() / X.var(axis=0, dtype=float).sum()
     assert folds.unexplained(nothing, codes) == pytest.approx(min(1, expected), rel=1e-5)
-    assert relaxation.Folds(rows_of(np.ones((8, 3))), rng).unexplained(nothing, codes[:8]) == 1
+    assert Folds(rows_of(np.ones((8, 3))), rng).unexplained(nothing, codes[:8]) == 1
 
 
 def test_starts_without_structure_need_no_trial(rng, monkeypatch):
@@ -254,9 +255,9 @@ def test_folds_judge_the_shrinkage_in_turn_and_seldom_in_the_end():
 
 
 def test_folds_are_even_and_the_rows_held_are_spread_over_them(monkeypatch):
-    monkeypatch.setattr(relaxation, "HELD_ROWS", 3)
+    monkeypatch.setattr("gkmeans.folds.HELD_ROWS", 3)
     rows = rows_of(np.arange(42.0)[:, None])
-    folds = relaxation.Folds(rows, np.random.default_rng(0))
+    folds = Folds(rows, np.random.default_rng(0))
     assert sorted(np.bincount(folds.of)) == [10, 10, 11, 11]
     for f, (places, held) in enumerate(zip(folds.places, folds.held, strict=True)):
         mine = np.flatnonzero(folds.of == f)
@@ -276,11 +277,11 @@ def test_shrinkage_is_judged_by_rows_with_the_codes_they_have():
 
 def test_folds_without_dictionaries_keep_their_codes(rng, workers, monkeypatch):
     rows = rows_of(rng.standard_normal((300, 4)))
-    folds = relaxation.Folds(rows, rng)
-    every = [Dictionaries.single(rng.standard_normal((2, 8, 4))) for _ in range(relaxation.FOLDS)]
+    folds = Folds(rows, rng)
+    every = [Dictionaries.single(rng.standard_normal((2, 8, 4))) for _ in range(FOLDS)]
     codes = rng.integers(0, 8, (300, 2)).astype(np.uint8)
-    first, second = relaxation.turns()
-    assert sorted([*first, *second]) == list(range(relaxation.FOLDS))
+    first, second = turns()
+    assert sorted([*first, *second]) == list(range(FOLDS))
     whole = folds.assigned(every, GroupAssignment(2), codes, workers)
     halves = [[one if f in turn else None for f, one in enumerate(every)] for turn in (first, second)]
     half, rest = (folds.assigned(some, GroupAssignment(2), codes, workers) for some in halves)
@@ -304,12 +305,12 @@ def test_folds_without_dictionaries_keep_their_codes(rng, workers, monkeypatch):
 def test_the_second_turn_is_solved_from_the_new_codes_of_the_first(rng, workers, monkeypatch):
     rows, seen = rows_of(rng.standard_normal((400, 4))), []
     run = a_run(rows, workers)
-    folds = relaxation.Folds(rows, run.rng)
+    folds = Folds(rows, run.rng)
     start = Dictionaries.single(rng.standard_normal((2, 8, 4)))
     codes = rng.integers(0, 8, (400, 2)).astype(np.uint8)
     parts = folds.statistics(codes, start, workers)
-    own, heats = relaxation.Folds.solved, []
-    hot = relaxation.Folds.heated
+    own, heats = Folds.solved, []
+    hot = Folds.heated
 
     def solved(self, turn, trained, parts, codes, shrinkage, judging, run):
         seen.append((turn, list(parts), codes, judging))
@@ -319,14 +320,14 @@ def test_the_second_turn_is_solved_from_the_new_codes_of_the_first(rng, workers,
         heats.append(heat)
         return hot(self, turn, trained, heat, codes, run)
 
-    monkeypatch.setattr(relaxation.Folds, "solved", solved)
-    monkeypatch.setattr(relaxation.Folds, "heated", heated)
+    monkeypatch.setattr(Folds, "solved", solved)
+    monkeypatch.setattr(Folds, "heated", heated)
     numbers = relaxation.numbers_of(Shrinkage(), 0.5)
-    state = State((start,) * relaxation.FOLDS, codes, 0, numbers=numbers)
+    state = State((start,) * FOLDS, codes, 0, numbers=numbers)
     for _ in range(2):
         state, parts, error = relaxation.iterated(folds, state, parts, GroupAssignment(2), 0.5, 2, run)
         assert error > 0
-    assert [turn for turn, *_ in seen] == 2 * [*relaxation.turns()]
+    assert [turn for turn, *_ in seen] == 2 * [*turns()]
     assert [judging for *_, judging in seen] == [1, None, None, 2]
     assert heats == sorted(heats, reverse=True)
     assert heats[-1] == 0 < heats[-2]
@@ -338,8 +339,8 @@ def test_the_second_turn_is_solved_from_the_new_codes_of_the_first(rng, workers,
 
 def test_folds_assigned_together_or_one_after_the_other_get_the_same_codes(rng, workers, monkeypatch):
     rows = rows_of(rng.standard_normal((500, 4)))
-    folds = relaxation.Folds(rows, rng)
-    noisy = [Dictionaries.single(rng.standard_normal((2, 8, 4))) for _ in range(relaxation.FOLDS)]
+    folds = Folds(rows, rng)
+    noisy = [Dictionaries.single(rng.standard_normal((2, 8, 4))) for _ in range(FOLDS)]
     codes = rng.integers(0, 8, (500, 2)).astype(np.uint8)
     together = folds.assigned(noisy, GroupAssignment(2), codes, workers)
     monkeypatch.setattr(passes, "TABLE_BYTES", 0)
@@ -409,11 +410,11 @@ def test_the_last_eighth_of_the_iterations_takes_samples_unless_they_are_few():
 def test_samples_add_up_and_leave_the_dictionaries(rng, workers, monkeypatch):
     rows = rows_of(rng.standard_normal((400, 4)))
     run = a_run(rows, workers)
-    folds = relaxation.Folds(rows, run.rng)
+    folds = Folds(rows, run.rng)
     start = Dictionaries.single(rng.standard_normal((2, 8, 4)))
     codes = rng.integers(0, 8, (400, 2)).astype(np.uint8)
     parts, seen, heats = folds.statistics(codes, start, workers), [], []
-    own, hot = relaxation.Folds.assigned, relaxation.Folds.heated
+    own, hot = Folds.assigned, Folds.heated
 
     def assigned(self, noisy, way, codes, workers):
         found = own(self, noisy, way, codes, workers)
@@ -424,14 +425,26 @@ def test_samples_add_up_and_leave_the_dictionaries(rng, workers, monkeypatch):
         heats.append((heat, [trained[f].D[0] for f in turn]))
         return hot(self, turn, trained, heat, codes, run)
 
-    monkeypatch.setattr(relaxation.Folds, "assigned", assigned)
-    monkeypatch.setattr(relaxation.Folds, "heated", heated)
+    monkeypatch.setattr(Folds, "assigned", assigned)
+    monkeypatch.setattr(Folds, "heated", heated)
     numbers = relaxation.numbers_of(Shrinkage(), 0.5)
     state = State((start,) * FOLDS, codes, 5, numbers=numbers)
-    errors = [2.0, 1.0]  # without and with samples
-    monkeypatch.setattr(relaxation.Folds, "errors", lambda *rest: errors.pop(0))
-    found, times = relaxation.sampled(folds, state, parts, GroupAssignment(2), 0.5, 3, run)
+    trained = relaxation.at_rest(folds, state, parts, run)
+    errors, judged = [2.0, 1.0], []  # without and with samples
+
+    def verdict(self, fitted, *rest):
+        judged.append(fitted)
+        return errors.pop(0)
+
+    monkeypatch.setattr(Folds, "errors", verdict)
+    by_fold, times = relaxation.sampled(folds, state, trained, GroupAssignment(2), 0.5, 3, run)
+    found = sum(by_fold[1:], by_fold[0])
     assert times == 3
+    for f in range(FOLDS):  # three samples bear the shrinkage of three
+        others = folds.seen_by(f, by_fold)
+        expected = updated(trained[f], others, workers, 3 * Shrinkage().points, rough=True)
+        assert (judged[0][f].D[0] == trained[f].D[0]).all()
+        np.testing.assert_allclose(judged[1][f].D[0], expected.D[0], atol=1e-6)
     assert len(seen) == 6  # two turns each
     expected = [folds.statistics(codes, start, workers) for codes in seen[1::2]]
     np.testing.assert_allclose(found.W, sum(part.W for sample in expected for part in sample), rtol=1e-12, atol=1e-12)
@@ -445,14 +458,15 @@ def test_samples_add_up_and_leave_the_dictionaries(rng, workers, monkeypatch):
                 assert (one == two).all()
     assert len(run.history) == 3
     errors += [1.0, 2.0]
-    found, times = relaxation.sampled(folds, state, parts, GroupAssignment(2), 0.5, 3, run)
+    by_fold, times = relaxation.sampled(folds, state, trained, GroupAssignment(2), 0.5, 3, run)
     assert times == 1
-    assert (sum(part.W for part in parts) == found.W).all()
+    for part, again in zip(parts, by_fold, strict=True):  # of the codes at rest
+        assert (part.W == again.W).all()
 
 
 def test_rows_held_judge_samples_by_the_best_codes_they_find(rng, workers):
     rows = rows_of(rng.standard_normal((100, 3)))
-    folds = relaxation.Folds(rows, np.random.default_rng(0))
+    folds = Folds(rows, np.random.default_rng(0))
     fitted = [Dictionaries.single(rng.standard_normal((1, 5, 3))) for _ in range(FOLDS)]
     found = folds.errors(fitted, GroupAssignment(1), np.zeros((100, 1), np.uint8), workers)
     X = rows.block(slice(None))
@@ -479,25 +493,47 @@ def test_new_rows_are_coded_better_by_dictionaries_from_samples(monkeypatch):
 
 def test_dictionaries_alone_are_those_that_the_last_codes_ask_for(rng, workers, monkeypatch):
     errors = [2.0, 1.0]  # samples serve the rows held better
-    monkeypatch.setattr(relaxation.Folds, "errors", lambda *rest: errors.pop(0))
+    monkeypatch.setattr(Folds, "errors", lambda *rest: errors.pop(0))
     rows = rows_of(correlated(rng, 600, 5))
     run = a_run(rows, workers)
-    start = Dictionaries.single(rng.standard_normal((2, 8, 5)))
+    start, points = Dictionaries.single(rng.standard_normal((2, 8, 5))), []
+
+    def solved(fitted, statistics, workers, shrinkage):
+        points.append(shrinkage)
+        return updated(fitted, statistics, workers, shrinkage)
+
+    monkeypatch.setattr(relaxation, "updated", solved)
     found = relaxation.relax(rows, start, None, run, GroupAssignment(2), 0.5, 40)
     _, shrinkage = relaxation.known(found.numbers)
+    assert points == [relaxation.sampled_of(39) * shrinkage.points, shrinkage.points]
     statistics = Statistics.of(rows.block(slice(None)), found.codes, 8)
     expected = updated(found.dictionaries, statistics, workers, shrinkage.points)
     np.testing.assert_allclose(found.alone.full(), expected.full(), atol=1e-4)
     assert np.abs(found.alone.full() - found.dictionaries.full()).max() > 1e-3
 
 
-@pytest.mark.parametrize("heat", [0.1, 1.0])
+@pytest.mark.parametrize(("relaxed", "sampled"), [(0.1, 0.1), (1.0, SAMPLE_HEAT)])
 @pytest.mark.usefixtures("untried")
-def test_samples_bear_less_and_more_noise(heat, rng):
+def test_samples_are_under_the_noise_asked_for_up_to_a_limit(relaxed, sampled, rng, monkeypatch):
+    heats, own = [], Folds.heated
+
+    def heated(self, turn, trained, heat, codes, run):
+        heats.append(heat)
+        return own(self, turn, trained, heat, codes, run)
+
+    monkeypatch.setattr(Folds, "heated", heated)
     X = correlated(rng, 800, 8)
-    one, other = (small(relaxation=some, init="random", max_iter=40).fit(X) for some in (heat, 0.5))
-    ends_well(one, X)
-    assert one.history_[-1] < 1.2 * other.history_[-1]
+    ends_well(small(relaxation=relaxed, init="random", max_iter=41).fit(X), X)
+    assert heats[-2 * relaxation.sampled_of(40) :] == 2 * relaxation.sampled_of(40) * [sampled]
+    assert heats[-2 * relaxation.sampled_of(40) - 1] < sampled  # before them it has faded
+
+
+@pytest.mark.usefixtures("untried")
+def test_sparse_counts_of_pairs_which_samples_would_make_grow_take_none(rng, monkeypatch):
+    monkeypatch.setattr("gkmeans.update.PAIRS_BYTES", 0)
+    monkeypatch.setattr(relaxation, "sampled", lambda *rest: pytest.fail("took samples"))
+    X = correlated(rng, 800, 8)
+    ends_well(small(init="random", max_iter=41).fit(X), X)
 
 
 @pytest.mark.parametrize("init", ["random", "hierarchical"])

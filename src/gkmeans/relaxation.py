@@ -17,25 +17,22 @@ from operator import add
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ._files import FileError
-from ._parallel import Workers
 from ._progress import logger
-from ._rows import Codes, Floats, Source, decode
-from ._sums import Doubles, rounded
-from .assignment import GroupAssignment, Method, SwiftAssignment
+from ._rows import Codes, Source
+from ._sums import rounded
+from .assignment import GroupAssignment, SwiftAssignment
 from .checkpoint import State
 from .dictionaries import Dictionaries
+from .folds import FOLDS, Folds, turns
 from .narrowing import Narrow
-from .passes import Collect, Passed, Sweep
 from .products import MOST_SWAYED, swayed
 from .shrinkage import Shrinkage
 from .steps import fine_enough
-from .training import Candidates, Run, Task, collected, sweep, updated
-from .update import ALONE_UNKNOWNS, Statistics
+from .training import Run, Task, collected, sweep, updated
+from .update import Statistics, kept_sparse
 
-FOLDS = 4
 ITERATIONS = 96
 """Most iterations with folds and noise; there is one more on all rows."""
 
@@ -49,112 +46,12 @@ ROUNDS = 4
 WARM, MANY, FEW, FEWEST, WARMEST = 0.4, 8, 4, 3, 2.0
 """Few dictionaries stand more noise: up to WARMEST times as much, where it stays below WARM of what they explain."""
 
-HELD_ROWS, SPREAD_ROWS = 4096, 1024
-"""Rows of a fold that judge a shrinkage, and those of them that show the residual."""
-
 
 def judge(iteration: int) -> int | None:
     """The fold that judges the shrinkage: each in turn, in every iteration at first, then in one of four."""
     if iteration > FOLDS and iteration % FOLDS:
         return None
     return (iteration if iteration <= FOLDS else iteration // FOLDS) % FOLDS
-
-
-def turns() -> tuple[range, range]:
-    """Folds that are assigned at once: half of them; the other half then knows of it within the same iteration."""
-    return range(FOLDS // 2), range(FOLDS // 2, FOLDS)
-
-
-class Folds:
-    """The rows dealt into folds: the fold of each row, rows spread over each fold that stand for it, and over all."""
-
-    def __init__(self, rows: Source, rng: np.random.Generator, narrow: Narrow | None = None) -> None:
-        self.rows, self.seed, self.narrow = rows, int(rng.integers(2**63)), narrow
-        self.candidates = Candidates(rows)
-        self.of = rows.folds(FOLDS, self.seed)
-        self.places = [self._spaced(np.flatnonzero(self.of == f)) for f in range(FOLDS)]
-        # those of the rows held that show the residual
-        self.some = [slice(None, None, -(-len(places) // SPREAD_ROWS)) for places in self.places]
-        together = rows.take(np.concatenate(self.places))
-        edges = np.cumsum([0, *map(len, self.places)])
-        self.held = [together.take(np.arange(*edges[f : f + 2])) for f in range(FOLDS)]
-
-    @staticmethod
-    def _spaced(fold: NDArray[np.intp]) -> NDArray[np.intp]:
-        return fold[np.linspace(0, len(fold) - 1, min(len(fold), HELD_ROWS)).astype(np.intp)]
-
-    def statistics(self, codes: Codes, like: Dictionaries, workers: Workers) -> list[Statistics]:
-        """Those of each fold: one pass."""
-        job = Collect(like, self.rows.grid(), FOLDS, self.seed)
-        return self.rows.passed(job, codes, workers).statistics
-
-    @staticmethod
-    def seen_by(f: int, parts: Sequence[Statistics]) -> Statistics:
-        """What the dictionaries of a fold are solved from: the other folds."""
-        return reduce(add, [*parts[:f], *parts[f + 1 :]])
-
-    def solved(
-        self,
-        turn: Sequence[int],
-        trained: Sequence[Dictionaries],
-        parts: Sequence[Statistics],
-        codes: Codes,
-        shrinkage: Shrinkage,
-        judging: int | None,
-        run: Run,
-    ) -> list[Dictionaries]:
-        """Dictionaries for each fold of a turn by the statistics of the others; one fold may judge the shrinkage."""
-
-        def one(task: tuple[int, float]) -> Dictionaries:
-            f, points = task
-            return updated(trained[f], self.seen_by(f, parts), run.workers, points, rough=True)
-
-        tasks = [(f, shrinkage.points) for f in turn]
-        if judging is not None:
-            tasks.append((judging, shrinkage.tried))
-        at_once = parts[0].counts.size <= ALONE_UNKNOWNS
-        out = run.workers.map(one, tasks) if at_once else [one(task) for task in tasks]
-        if judging is not None:
-            then, place = out.pop(), turn.index(judging)
-            out[place] = shrinkage.better(out[place], then, self.held[judging], codes[self.places[judging]])
-        return out
-
-    def heated(
-        self, turn: Sequence[int], trained: Sequence[Dictionaries], heat: float, codes: Codes, run: Run
-    ) -> list[Dictionaries | None]:
-        """For each fold of a turn its dictionaries with noise on every codeword, ``heat`` deviations of the residual.
-
-        None for the other folds.
-        """
-        seeds = dict(zip(turn, run.rng.integers(2**63, size=len(turn)), strict=True))
-        # the codes may lie on a cluster
-        chosen = {f: codes[self.places[f][self.some[f]]] for f in turn}
-
-        def one(f: int) -> Dictionaries:
-            residual = self.held[f].block(self.some[f]) - decode(trained[f].D[0], chosen[f])
-            noise = spread(residual) if self.narrow is None else self.narrow.noise(residual)
-            return heated(trained[f], noise, heat, np.random.default_rng(seeds[f]))
-
-        noisy = dict(zip(turn, run.workers.map(one, turn), strict=True))
-        return [noisy.get(f) for f in range(FOLDS)]
-
-    def unexplained(self, fitted: Dictionaries, codes: Codes) -> float:
-        """Share of the rows' variance that the residual has, by rows of all folds."""
-        X = np.concatenate([held.block(s) for held, s in zip(self.held, self.some, strict=True)])
-        chosen = codes[np.concatenate([places[s] for places, s in zip(self.places, self.some, strict=True)])]
-        outside = 0.0 if self.narrow is None else float(self.narrow.columns.sum())
-        variance = float(np.var(X, axis=0, dtype=np.float64).sum()) + outside
-        left = float(np.square(spread(X - decode(fitted.D[0], chosen)), dtype=np.float64).sum()) + outside
-        return min(1.0, left / variance) if variance > 0 else 1.0
-
-    def errors(self, fitted: Sequence[Dictionaries], way: Method, codes: Codes, workers: Workers) -> float:
-        """Squared error of the rows held of each fold by dictionaries of its own, from the ``codes`` of all rows."""
-        held = zip(self.held, fitted, self.places, strict=True)
-        return sum(sweep(rows, D, way, codes[places], workers)[1] for rows, D, places in held)
-
-    def assigned(self, noisy: Sequence[Dictionaries | None], way: Method, codes: Codes, workers: Workers) -> Passed:
-        """Codes of each fold by its own dictionaries, where it has some: one pass, or one a fold with large tables."""
-        return self.rows.passed(Sweep(noisy, way, self.rows.grid(), self.seed), codes, workers)
 
 
 class Relaxed(NamedTuple):
@@ -187,13 +84,13 @@ def relax(
     ``narrow``, the noise is that of the wide ones.
     """
     iterations = min(ITERATIONS, max_iter - 1) if len(rows) >= FOLDS else 0
-    samples = sampled_of(iterations)
-    cooling = iterations - samples
+    samples = 0 if kept_sparse(start.groups, start.shape[1]) else sampled_of(iterations)
+    cooling, times = iterations - samples, 1
     folds, task = Folds(rows, run.rng, narrow), Task(run, len(rows))
-    state = task.saved(start, FOLDS, 2)
+    state = saved(task, start)
     if state is None:
         if codes is None:
-            codes, _, _ = sweep(rows, start, SwiftAssignment(0, GroupAssignment(1)), None, run.workers)
+            codes = sweep(rows, start, SwiftAssignment(0, GroupAssignment(1)), None, run.workers)[0]
         left = folds.unexplained(start, codes) if len(rows) >= FOLDS else 1.0
         state = State((start,) * FOLDS, codes, numbers=numbers_of(Shrinkage(), left))
         codes = None  # a copy less
@@ -207,9 +104,11 @@ def relax(
         left, shrinkage = known(state.numbers)
         if not iterations:
             shrinkage.points = 0.0
-        heat = min(temperature, SAMPLE_HEAT)
-        many, times = sampled(folds, state, parts, way, heat, samples, run) if samples else (reduce(add, parts), 1)
-        final = updated(mean_of(state.dictionaries), many, run.workers, times * shrinkage.points)
+        if samples:
+            trained = at_rest(folds, state, parts, run)
+            parts = []  # room for those of the samples
+            parts, times = sampled(folds, state, trained, way, min(temperature, SAMPLE_HEAT), samples, run)
+        final = updated(mean_of(state.dictionaries), reduce(add, parts), run.workers, times * shrinkage.points)
         last = swiftly(way, 2 * iterations + 1, start.shape, left)
         codes, error, statistics = sweep(rows, final, last, state.codes, run.workers)
         run.record("relaxed", iterations + 1, iterations + 1, error)
@@ -228,34 +127,45 @@ def sampled_of(iterations: int) -> int:
     return count if count >= FEWEST_SAMPLES else 0
 
 
-def sampled(
-    folds: Folds, state: State, parts: Sequence[Statistics], way: GroupAssignment, heat: float, count: int, run: Run
-) -> tuple[Statistics, int]:
-    """Statistics of ``count`` assignments under noise by dictionaries that stay, all added up, and how many.
+def at_rest(folds: Folds, state: State, parts: Sequence[Statistics], run: Run) -> list[Dictionaries]:
+    """The dictionaries of each fold by the codes of a state, whose statistics are the ``parts``."""
+    shrinkage = known(state.numbers)[1]
+    return [
+        one
+        for turn in turns()
+        for one in folds.solved(turn, state.dictionaries, parts, state.codes, shrinkage, None, run)
+    ]
 
-    Where the rows held of each fold fare worse by them, those of the codes as they are, and 1.
+
+def sampled(
+    folds: Folds, state: State, trained: Sequence[Dictionaries], way: GroupAssignment, heat: float, count: int, run: Run
+) -> tuple[list[Statistics], int]:
+    """Statistics of each fold over ``count`` assignments under noise by dictionaries that stay, added up, and how many.
+
+    Where the rows held fare worse by them in all, those of the codes as they are, and 1. Each assignment has exact
+    sums, and they are added in their order: the same bits, wherever the rows lie.
     """
-    left, shrinkage = known(state.numbers)
-    trained, codes = list(state.dictionaries), state.codes
-    for turn in turns():
-        trained[turn.start : turn.stop] = folds.solved(turn, trained, parts, codes, shrinkage, None, run)
-    found: dict[int, Statistics] = {}
-    for sample in range(count):
-        errors = []
-        for seed, turn in enumerate(turns(), start=2 * (state.iteration + sample) + 1):
-            swift = swiftly(way, seed, trained[0].shape, left)
-            noisy = folds.heated(turn, trained, heat, state.codes, run)  # the residual of the codes at rest
-            some = folds.assigned(noisy, swift, codes, run.workers)
-            codes = some.codes
-            errors.append(some.error)
-            found |= {f: found[f] + one if sample else one for f, one in zip(turn, some.statistics, strict=True)}
-        run.record("relaxed", state.iteration + sample + 1, state.iteration + count + 1, rounded(errors))
-    sums, points = [found[f] for f in range(FOLDS)], replace(shrinkage, points=count * shrinkage.points)
-    then = [one for turn in turns() for one in folds.solved(turn, trained, sums, codes, points, None, run)]
+    (left, shrinkage), codes, sums = known(state.numbers), state.codes, dict[int, Statistics]()
+
+    def take(turn: range, seed: int) -> int:
+        nonlocal codes
+        noisy = folds.heated(turn, trained, heat, state.codes, run)  # the residual of the codes at rest
+        passed = folds.assigned(noisy, swiftly(way, seed, trained[0].shape, left), codes, run.workers)
+        codes = passed.codes
+        for f in turn:
+            mine = passed.statistics.pop(0)
+            sums[f] = sums[f] + mine if f in sums else mine
+        return passed.error
+
+    for done in range(state.iteration, state.iteration + count):
+        errors = [take(turn, seed) for seed, turn in enumerate(turns(), start=2 * done + 1)]
+        run.record("relaxed", done + 1, state.iteration + count + 1, rounded(errors))
+    parts, more = [sums[f] for f in range(FOLDS)], replace(shrinkage, points=count * shrinkage.points)
+    by_samples = [one for turn in turns() for one in folds.solved(turn, trained, parts, codes, more, None, run)]
     swift = swiftly(way, 0, trained[0].shape, left)
-    before, after = (folds.errors(some, swift, state.codes, run.workers) for some in (trained, then))
+    before, after = (folds.errors(fitted, swift, state.codes, run.workers) for fitted in (trained, by_samples))
     logger.info("fit, samples: squared error of rows held %.6g without and %.6g with them", before, after)
-    return (reduce(add, sums), count) if after < before else (reduce(add, parts), 1)
+    return (parts, count) if after < before else (folds.statistics(state.codes, trained[0], run.workers), 1)
 
 
 def iterated(
@@ -307,11 +217,20 @@ def numbers_of(shrinkage: Shrinkage, unexplained: float) -> dict[str, float]:
 
 def known(numbers: dict[str, float]) -> tuple[float, Shrinkage]:
     """The share that the start leaves unexplained, and the shrinkage, of a state."""
-    if numbers.keys() != numbers_of(Shrinkage(), 0.0).keys() or numbers["sampled of"] != SAMPLED_OF:
-        raise FileError(
-            f"a checkpoint of relaxed training with {sorted(numbers)}, of another gkmeans; pass a new folder"
-        )
     return numbers["unexplained"], Shrinkage(numbers["points"], numbers["factor"])
+
+
+def saved(task: Task, start: Dictionaries) -> State | None:
+    """The state to go on from, where there is one: of this way of training."""
+    state = task.saved(start, FOLDS, 2)
+    if state is not None:
+        now = numbers_of(Shrinkage(), 0.0)
+        if state.numbers.keys() != now.keys() or state.numbers["sampled of"] != SAMPLED_OF:
+            raise FileError(
+                f"{task.path} is of relaxed training by another gkmeans, with the numbers {state.numbers}; pass a new "
+                "folder"
+            )
+    return state
 
 
 def warmed(C: int, unexplained: float, temperature: float) -> float:
@@ -347,30 +266,6 @@ def settled(
     run.last += 1
     run.record("relaxed", run.last, run.last, error)
     return final, codes
-
-
-def spread(residual: Floats) -> Floats:
-    """Root mean square of the residual (m, P) in each dimension, (P,)."""
-    mean: Doubles = np.square(residual, dtype=np.float64).mean(axis=0)
-    return np.sqrt(mean).astype(np.float32)
-
-
-def heated(fitted: Dictionaries, noise: Floats, heat: float, rng: np.random.Generator) -> Dictionaries:
-    """``fitted`` with noise on every codeword: the sum of one from each dictionary moves by ``heat`` deviations.
-
-    ``noise`` holds the deviation of each dimension (P,), or a factor (P, P) of their covariance.
-    """
-    if heat == 0:
-        return fitted
-    [D] = fitted.D
-    sigma = np.float32(heat / np.sqrt(len(D))) * noise
-    moved: Floats = rng.standard_normal(D.shape, dtype=np.float32)
-    if sigma.ndim == 1:
-        moved *= sigma
-    else:
-        moved = (moved.reshape(-1, len(sigma)) @ sigma).reshape(D.shape)
-    moved += D
-    return replace(fitted, D=(moved,))
 
 
 def together(trained: Sequence[Dictionaries], revived: Dictionaries) -> list[Dictionaries]:

@@ -116,7 +116,7 @@ class Statistics:
     def none(cls, C: int, K: int, P: int, groups: Sequence[slice]) -> Statistics:
         """Statistics of no points."""
         pairs = pairs_of(groups)
-        sparse = 4 * len(pairs) * K * K > PAIRS_BYTES
+        sparse = kept_sparse(groups, K)
         Z = {
             pair: scipy.sparse.csr_array((K, K), dtype=np.int32) if sparse else np.zeros((K, K), np.int32)
             for pair in pairs
@@ -279,6 +279,11 @@ class Statistics:
 def pairs_of(groups: Sequence[slice]) -> list[tuple[int, int]]:
     """Pairs (b, c), b < c, of dictionaries of one group."""
     return [(b, c) for group in groups for b in range(group.start, group.stop) for c in range(b + 1, group.stop)]
+
+
+def kept_sparse(groups: Sequence[slice], K: int) -> bool:
+    """Whether the counts of pairs are kept as sparse matrices, which grow with the pairs that were met."""
+    return 4 * len(pairs_of(groups)) * K * K > PAIRS_BYTES
 
 
 def _square(m: int, dtype: type[np.floating], workers: Workers, group: slice) -> NDArray[np.floating]:

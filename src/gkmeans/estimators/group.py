@@ -91,7 +91,8 @@ class GroupKMeans(Relaxing):
         Codes of the training vectors.
     history_ : (iterations,) float64
         Relative distortion after each iteration, those of the initialisation first. Under relaxation it is that of
-        rows by dictionaries solved without them, and may rise; the last one is that of ``codes_``.
+        rows by dictionaries solved without them, and may rise; near its end (samples) it is under noise, and stands
+        above what came before; the last one is that of ``codes_``.
     n_iter_ : int
         Iterations of the training proper: the last ``n_iter_`` entries of ``history_``.
     stages_ : tuple of Dictionaries

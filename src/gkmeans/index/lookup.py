@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, cast
 
 import numpy as np
@@ -122,7 +123,9 @@ class Lookup:
         ):
             checked: NDArray[np.generic] = Q
         else:
-            shape = getattr(Q, "shape", (0, self.P))  # what has none is asked for by check_X
+            shape: tuple[int, ...] = (0, self.P)  # rows of several lengths have none: check_X says so
+            with suppress(ValueError):
+                shape = getattr(Q, "shape", None) or np.shape(Q)
             if len(shape) < 3 and shape[1:] != (self.P,):
                 one = "; Q[None] is one query" if shape == (self.P,) else ""
                 raise ValueError(f"Q has shape {tuple(shape)}; pass queries (q, {self.P}), one a row{one}")
