@@ -25,8 +25,8 @@ import numpy as np
 
 import gkmeans as gk
 from common import learn_and_base, machine
-from gkmeans import relaxation
-from gkmeans.relaxation import Folds
+from gkmeans import folds, relaxation
+from gkmeans.folds import Folds
 from gkmeans.shrinkage import Shrinkage
 
 
@@ -45,7 +45,7 @@ def guards(options: argparse.Namespace) -> dict[str, list[Any]]:
     for points in options.points:
         rows[f"{points:g} points of shrinkage"] = kept_at(points)
     for count in options.folds:
-        rows[f"{count} folds"] = [patch.object(relaxation, "FOLDS", count)]
+        rows[f"{count} folds"] = [patch.object(module, "FOLDS", count) for module in (folds, relaxation)]
     return rows
 
 

@@ -11,6 +11,7 @@ import gkmeans as gk
 import reference
 from gkmeans import _core
 from gkmeans._parallel import Workers
+from gkmeans.folds import Folds
 from gkmeans.index.lookup import tiled
 
 LEVELS = _core.simd_levels()
@@ -36,6 +37,26 @@ def workers():
 def untried(monkeypatch):
     """Relaxed training, whatever a trial would say."""
     monkeypatch.setattr(gk.GroupKMeans, "_relaxing_pays", lambda self, *rest: True)
+
+
+class Verdict(list):
+    """What rows held say of dictionaries without and with samples, fit after fit, and whether samples are ``taken``."""
+
+    def __init__(self, taken):
+        self.taken = taken
+
+
+@pytest.fixture(params=[True, False], ids=["samples", "no samples"])
+def verdict(request, monkeypatch):
+    """Relaxed training that takes its samples, or does not, whatever the rows held say; they are asked all the same."""
+    own, said = Folds.errors, Verdict(request.param)
+
+    def errors(*arguments):
+        said.append(own(*arguments))
+        return float((len(said) % 2 == 1) == said.taken)  # without samples at first
+
+    monkeypatch.setattr(Folds, "errors", errors)
+    return said
 
 
 @pytest.fixture(params=LEVELS)

@@ -87,7 +87,7 @@ def test_a_fit_that_is_interrupted_again_and_again_ends_with_the_same_bits(name,
     assert (est.encode(X) == whole.encode(X)).all()
 
 
-def test_a_fit_that_is_killed_while_it_takes_samples_ends_with_the_same_bits(X, tmp_path, monkeypatch):
+def test_a_fit_that_is_killed_while_it_takes_samples_ends_with_the_same_bits(verdict, X, tmp_path, monkeypatch):
     X = np.concatenate([X, X[::-1] * 1.5])  # enough for a training without a trial
 
     def fit(**options):
@@ -107,18 +107,31 @@ def test_a_fit_that_is_killed_while_it_takes_samples_ends_with_the_same_bits(X, 
         fit(checkpoint=tmp_path)
     est = fit(checkpoint=tmp_path)
     assert len(calls) == 2 * 22 + 3 + 2 * 3
+    assert len(verdict) == 4
+    assert verdict[:2] == verdict[2:]
     assert same_bits(whole, est)
     assert (est.history_ == whole.history_).all()
 
 
-@pytest.mark.parametrize("saves", [13, 10_000])
-def test_a_state_of_training_without_samples_is_refused_midway_and_at_its_end(saves, X, tmp_path, monkeypatch):
+def without_samples(monkeypatch):
     monkeypatch.setattr(relaxation, "SAMPLED_OF", 1000)
+
+
+def without_the_number(monkeypatch):
+    own = relaxation.numbers_of
+    numbers = ("points", "factor", "unexplained")
+    monkeypatch.setattr(relaxation, "numbers_of", lambda *rest: {name: own(*rest)[name] for name in numbers})
+
+
+@pytest.mark.parametrize("earlier", [without_samples, without_the_number])
+@pytest.mark.parametrize("saves", [13, 10_000])
+def test_a_state_of_training_without_samples_is_refused_midway_and_at_its_end(saves, earlier, X, tmp_path, monkeypatch):
+    earlier(monkeypatch)
     killed_after(saves, monkeypatch)
     with pytest.raises(Killed) if saves < 1000 else nullcontext():
         small(init="random", max_iter=26).fit(np.tile(X, (2, 1)), checkpoint=tmp_path)
     monkeypatch.undo()
-    with pytest.raises(FileError, match=r"training-0001.*'sampled of': 1000.*pass a new folder"):
+    with pytest.raises(FileError, match=r"training-0001.*with 3 samples are used; pass a new folder"):
         small(init="random", max_iter=26).fit(np.tile(X, (2, 1)), checkpoint=tmp_path)
 
 

@@ -305,6 +305,7 @@ BAD = {
     "narrow query in a list": lambda index, X: index.search([[1.0, 2.0, 3.0]]),
     "one query as a list": lambda index, X: index.search(X[0].tolist()),
     "queries of unlike lengths": lambda index, X: index.search([[1.0, 2.0], [3.0]]),
+    "query of a generator": lambda index, X: index.search(iter(X)),
     "no query": lambda index, X: index.search(X[:0]),
     "short filter": lambda index, X: index.search(X[:1], 1, np.ones(3, bool)),
     "filter of numbers": lambda index, X: index.search(X[:1], 1, [0.5]),
@@ -342,6 +343,8 @@ def test_bad_input_is_explained_and_changes_nothing(what):
     if "query" in what and "zero" not in what:
         assert "Q" in message.split()[:4] or what in ("no query", "queries of unlike lengths")
         assert "SimpleImputer" not in message
+    if what in ("one-dimensional query", "one query as a list"):
+        assert "np.reshape(Q, (1, -1)) is one query" in message
     assert list(index) == list(range(20))
 
 

@@ -15,7 +15,7 @@ from gkmeans._rows import Rows, decode
 from gkmeans.assignment import GroupAssignment
 from gkmeans.checkpoint import State
 from gkmeans.dictionaries import Dictionaries
-from gkmeans.folds import FOLDS, Folds, heated, spread, turns
+from gkmeans.folds import FOLDS, Folds, heated, held_of, spread, turns
 from gkmeans.relaxation import ITERATIONS, SAMPLE_HEAT, mean_of, warmed
 from gkmeans.shrinkage import Shrinkage
 from gkmeans.training import Run, updated
@@ -258,11 +258,16 @@ def test_folds_are_even_and_the_rows_held_are_spread_over_them(monkeypatch):
     monkeypatch.setattr("gkmeans.folds.HELD_ROWS", 3)
     rows = rows_of(np.arange(42.0)[:, None])
     folds = Folds(rows, np.random.default_rng(0))
-    assert sorted(np.bincount(folds.of)) == [10, 10, 11, 11]
+    of = rows.folds(FOLDS, folds.seed)
+    assert sorted(np.bincount(of)) == [10, 10, 11, 11]
     for f, (places, held) in enumerate(zip(folds.places, folds.held, strict=True)):
-        mine = np.flatnonzero(folds.of == f)
+        mine = np.flatnonzero(of == f)
         assert (places == mine[[0, len(mine) // 2 - (len(mine) % 2 == 0), -1]]).all()
         assert (held.X[:, 0] == places).all()
+
+
+def test_fewer_rows_are_held_where_they_are_wide():
+    assert [held_of(P) for P in (1, 128, 1024, 2048, 4096, 100_000)] == [4096, 4096, 4096, 2048, 1024, 1024]
 
 
 def test_shrinkage_is_judged_by_rows_with_the_codes_they_have():
@@ -285,7 +290,7 @@ def test_folds_without_dictionaries_keep_their_codes(rng, workers, monkeypatch):
     whole = folds.assigned(every, GroupAssignment(2), codes, workers)
     halves = [[one if f in turn else None for f, one in enumerate(every)] for turn in (first, second)]
     half, rest = (folds.assigned(some, GroupAssignment(2), codes, workers) for some in halves)
-    mine = np.isin(folds.of, first)
+    mine = np.isin(rows.folds(FOLDS, folds.seed), first)
     assert (half.codes[mine] == whole.codes[mine]).all()
     assert (half.codes[~mine] == codes[~mine]).all()
     assert (whole.codes[~mine] != codes[~mine]).any()
@@ -322,10 +327,10 @@ def test_the_second_turn_is_solved_from_the_new_codes_of_the_first(rng, workers,
 
     monkeypatch.setattr(Folds, "solved", solved)
     monkeypatch.setattr(Folds, "heated", heated)
-    numbers = relaxation.numbers_of(Shrinkage(), 0.5)
+    numbers = relaxation.numbers_of(Shrinkage(), 0.5, 0)
     state = State((start,) * FOLDS, codes, 0, numbers=numbers)
     for _ in range(2):
-        state, parts, error = relaxation.iterated(folds, state, parts, GroupAssignment(2), 0.5, 2, run)
+        state, error = relaxation.iterated(folds, state, parts, GroupAssignment(2), 0.5, 2, run)
         assert error > 0
     assert [turn for turn, *_ in seen] == 2 * [*turns()]
     assert [judging for *_, judging in seen] == [1, None, None, 2]
@@ -427,9 +432,9 @@ def test_samples_add_up_and_leave_the_dictionaries(rng, workers, monkeypatch):
 
     monkeypatch.setattr(Folds, "assigned", assigned)
     monkeypatch.setattr(Folds, "heated", heated)
-    numbers = relaxation.numbers_of(Shrinkage(), 0.5)
+    numbers = relaxation.numbers_of(Shrinkage(), 0.5, 0)
     state = State((start,) * FOLDS, codes, 5, numbers=numbers)
-    trained = relaxation.at_rest(folds, state, parts, run)
+    trained, at_rest = relaxation.at_rest(folds, state, parts, run), list(parts)
     errors, judged = [2.0, 1.0], []  # without and with samples
 
     def verdict(self, fitted, *rest):
@@ -460,8 +465,10 @@ def test_samples_add_up_and_leave_the_dictionaries(rng, workers, monkeypatch):
     errors += [1.0, 2.0]
     by_fold, times = relaxation.sampled(folds, state, trained, GroupAssignment(2), 0.5, 3, run)
     assert times == 1
-    for part, again in zip(parts, by_fold, strict=True):  # of the codes at rest
+    for part, again in zip(at_rest, by_fold, strict=True):
         assert (part.W == again.W).all()
+        assert (part.counts == again.counts).all()
+        assert (part.Z[0, 1] == again.Z[0, 1]).all()
 
 
 def test_rows_held_judge_samples_by_the_best_codes_they_find(rng, workers):
@@ -472,7 +479,7 @@ def test_rows_held_judge_samples_by_the_best_codes_they_find(rng, workers):
     X = rows.block(slice(None))
     expected = 0.0
     for f, one in enumerate(fitted):
-        far = X[folds.of == f][:, None] - one.D[0][0][None]
+        far = X[rows.folds(FOLDS, folds.seed) == f][:, None] - one.D[0][0][None]
         expected += (far.astype(float) ** 2).sum(axis=2).min(axis=1).sum()
     assert found == pytest.approx(expected, rel=1e-5)
 
@@ -491,9 +498,9 @@ def test_new_rows_are_coded_better_by_dictionaries_from_samples(monkeypatch):
     assert errors[0] < 0.995 * errors[1]
 
 
+@pytest.mark.parametrize("verdict", [True], indirect=True)
+@pytest.mark.usefixtures("verdict")
 def test_dictionaries_alone_are_those_that_the_last_codes_ask_for(rng, workers, monkeypatch):
-    errors = [2.0, 1.0]  # samples serve the rows held better
-    monkeypatch.setattr(Folds, "errors", lambda *rest: errors.pop(0))
     rows = rows_of(correlated(rng, 600, 5))
     run = a_run(rows, workers)
     start, points = Dictionaries.single(rng.standard_normal((2, 8, 5))), []
@@ -538,13 +545,35 @@ def test_sparse_counts_of_pairs_which_samples_would_make_grow_take_none(rng, mon
 
 @pytest.mark.parametrize("init", ["random", "hierarchical"])
 @pytest.mark.usefixtures("untried")
-def test_samples_are_the_same_for_threads_and_batches(init, rng, monkeypatch):
+def test_samples_are_the_same_for_threads_and_batches(init, verdict, rng, monkeypatch):
     monkeypatch.setattr("gkmeans._parallel.BLOCK_FLOATS", 64 * 4 * 8)
     monkeypatch.setattr(relaxation, "FEWEST_SAMPLES", 1)
     X = correlated(rng, 900, 9)
     one, two = (small(init=init, max_iter=20, n_jobs=jobs).fit(X) for jobs in (1, 2))
     assert same_bits(one, two)
     assert same_bits(one, small(init=init, max_iter=20).fit(gk.Batches([X[:100], X[100:700], X[700:]])))
+    assert len(verdict) == (6 if init == "random" else 12)  # trained again with the rows of the trial
+    assert verdict == 3 * verdict[: len(verdict) // 3]
+
+
+@pytest.mark.parametrize("verdict", [False], indirect=True)
+def test_rejected_samples_leave_the_dictionaries_of_the_last_codes(verdict, rng, workers, monkeypatch):
+    rows = rows_of(correlated(rng, 600, 5))
+    start = Dictionaries.single(rng.standard_normal((2, 8, 5)))
+    codes, taken = [], relaxation.sampled
+
+    def sampled(folds, state, *rest):
+        codes.append(state.codes)
+        return taken(folds, state, *rest)
+
+    monkeypatch.setattr(relaxation, "sampled", sampled)
+    found = relaxation.relax(rows, start, None, a_run(rows, workers), GroupAssignment(2), 0.5, 40)
+    assert len(verdict) == 2
+    assert found.alone is found.dictionaries
+    _, shrinkage = relaxation.known(found.numbers)
+    statistics = Statistics.of(rows.block(slice(None)), codes[0], 8)
+    expected = updated(found.dictionaries, statistics, workers, shrinkage.points)
+    np.testing.assert_allclose(found.dictionaries.full(), expected.full(), atol=1e-4)
 
 
 def test_what_takes_in_more_rows_keeps_what_samples_moved(rng, workers):
@@ -554,7 +583,7 @@ def test_what_takes_in_more_rows_keeps_what_samples_moved(rng, workers):
     shift = rng.standard_normal((2, 8, 4)).astype(np.float32) / 8
     moved = Dictionaries.single(alone.D[0] + shift)
     codes = rng.integers(0, 8, (300, 2)).astype(np.uint8)
-    numbers = relaxation.numbers_of(Shrinkage(), 0.5)
+    numbers = relaxation.numbers_of(Shrinkage(), 0.5, 0)
     way = GroupAssignment(1)
     found, _ = relaxation.settled(rows, relaxation.Relaxed(moved, alone, codes, numbers), run, way)
     plain, _ = relaxation.settled(rows, relaxation.Relaxed(alone, alone, codes, numbers), run, way)

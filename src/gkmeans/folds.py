@@ -12,19 +12,20 @@ from numpy.typing import NDArray
 
 from ._parallel import Workers
 from ._rows import Codes, Floats, Source, decode
-from ._sums import Doubles
-from .assignment import Method
+from ._sums import Doubles, exact, rounded
+from .assignment import Method, assign
 from .dictionaries import Dictionaries
 from .narrowing import Narrow
 from .passes import Collect, Passed, Sweep
 from .shrinkage import Shrinkage
-from .training import Candidates, Run, sweep, updated
+from .training import Candidates, Run, updated
 from .update import ALONE_UNKNOWNS, Statistics
 
 FOLDS = 4
 
-HELD_ROWS, SPREAD_ROWS = 4096, 1024
-"""Rows of a fold that judge a shrinkage, and those of them that show the residual."""
+HELD_ROWS, SPREAD_ROWS, HELD_NUMBERS = 4096, 1024, 1 << 22
+"""Rows of a fold that judge a shrinkage and samples, those of them that show the residual, and the most numbers that
+all of them have where they are more than these."""
 
 
 def turns() -> tuple[range, range]:
@@ -32,23 +33,29 @@ def turns() -> tuple[range, range]:
     return range(FOLDS // 2), range(FOLDS // 2, FOLDS)
 
 
+def held_of(P: int) -> int:
+    """Most rows of P numbers that are held of a fold."""
+    return min(HELD_ROWS, max(SPREAD_ROWS, HELD_NUMBERS // P))
+
+
+def spaced(places: NDArray[np.intp], most: int) -> NDArray[np.intp]:
+    """At most so many of the places, spread over them."""
+    return places[np.linspace(0, len(places) - 1, min(len(places), most)).astype(np.intp)]
+
+
 class Folds:
-    """The rows dealt into folds: the fold of each row, rows spread over each fold that stand for it, and over all."""
+    """The rows dealt into folds, and of each fold rows spread over it that stand for it."""
 
     def __init__(self, rows: Source, rng: np.random.Generator, narrow: Narrow | None = None) -> None:
         self.rows, self.seed, self.narrow = rows, int(rng.integers(2**63)), narrow
         self.candidates = Candidates(rows)
-        self.of = rows.folds(FOLDS, self.seed)
-        self.places = [self._spaced(np.flatnonzero(self.of == f)) for f in range(FOLDS)]
+        of, most = rows.folds(FOLDS, self.seed), held_of(rows.n_features)
+        self.places = [spaced(np.flatnonzero(of == f), most) for f in range(FOLDS)]
         # those of the rows held that show the residual
         self.some = [slice(None, None, -(-len(places) // SPREAD_ROWS)) for places in self.places]
         together = rows.take(np.concatenate(self.places))
         edges = np.cumsum([0, *map(len, self.places)])
         self.held = [together.take(np.arange(*edges[f : f + 2])) for f in range(FOLDS)]
-
-    @staticmethod
-    def _spaced(fold: NDArray[np.intp]) -> NDArray[np.intp]:
-        return fold[np.linspace(0, len(fold) - 1, min(len(fold), HELD_ROWS)).astype(np.intp)]
 
     def statistics(self, codes: Codes, like: Dictionaries, workers: Workers) -> list[Statistics]:
         """Those of each fold: one pass."""
@@ -117,7 +124,7 @@ class Folds:
     def errors(self, fitted: Sequence[Dictionaries], way: Method, codes: Codes, workers: Workers) -> float:
         """Squared error of the rows held of each fold by dictionaries of its own, from the ``codes`` of all rows."""
         held = zip(self.held, fitted, self.places, strict=True)
-        return sum(sweep(rows, D, way, codes[places], workers)[1] for rows, D, places in held)
+        return rounded(exact(assign(rows, D, way, codes[places], workers)[1]) for rows, D, places in held)
 
     def assigned(self, noisy: Sequence[Dictionaries | None], way: Method, codes: Codes, workers: Workers) -> Passed:
         """Codes of each fold by its own dictionaries, where it has some: one pass, or one a fold with large tables."""

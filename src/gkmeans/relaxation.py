@@ -78,43 +78,43 @@ def relax(
 ) -> Relaxed:
     """What at most ``max_iter`` iterations give; the run's history grows.
 
-    The noise that the codes see goes from ``temperature`` times the residual, dimension by dimension, down to nothing,
-    and is ``temperature`` again, at most SAMPLE_HEAT, in those that take samples. The history holds the distortion of
-    each fold by the dictionaries of the others, with noise, and of all rows in the end. Where the rows are those of
-    ``narrow``, the noise is that of the wide ones.
+    The noise that the codes see goes from ``temperature`` times the residual (``warmed``), dimension by dimension, down
+    to nothing, and is ``temperature``, at most SAMPLE_HEAT, in those that take samples. There are none where counts of
+    pairs are sparse. The history holds the distortion of each fold by dictionaries solved without it, with noise, and
+    of all rows in the end. Where the rows are those of ``narrow``, the noise is that of the wide ones.
     """
     iterations = min(ITERATIONS, max_iter - 1) if len(rows) >= FOLDS else 0
     samples = 0 if kept_sparse(start.groups, start.shape[1]) else sampled_of(iterations)
     cooling, times = iterations - samples, 1
     folds, task = Folds(rows, run.rng, narrow), Task(run, len(rows))
-    state = saved(task, start)
+    state = saved(task, start, samples)
     if state is None:
         if codes is None:
             codes = sweep(rows, start, SwiftAssignment(0, GroupAssignment(1)), None, run.workers)[0]
         left = folds.unexplained(start, codes) if len(rows) >= FOLDS else 1.0
-        state = State((start,) * FOLDS, codes, numbers=numbers_of(Shrinkage(), left))
+        state = State((start,) * FOLDS, codes, numbers=numbers_of(Shrinkage(), left, samples))
         codes = None  # a copy less
     if not state.done:
         parts = folds.statistics(state.codes, start, run.workers)
     while state.iteration < cooling:
-        state, parts, error = iterated(folds, state, parts, way, temperature, cooling, run)
+        state, error = iterated(folds, state, parts, way, temperature, cooling, run)
         run.record("relaxed", state.iteration, iterations + 1, error)
         task.save(state)
     if not state.done:
         left, shrinkage = known(state.numbers)
         if not iterations:
             shrinkage.points = 0.0
+            state = replace(state, numbers=state.numbers | asdict(shrinkage))
         if samples:
             trained = at_rest(folds, state, parts, run)
-            parts = []  # room for those of the samples
+            parts.clear()  # room for those of the samples
             parts, times = sampled(folds, state, trained, way, min(temperature, SAMPLE_HEAT), samples, run)
         final = updated(mean_of(state.dictionaries), reduce(add, parts), run.workers, times * shrinkage.points)
         last = swiftly(way, 2 * iterations + 1, start.shape, left)
         codes, error, statistics = sweep(rows, final, last, state.codes, run.workers)
         run.record("relaxed", iterations + 1, iterations + 1, error)
         alone = updated(final, statistics, run.workers, shrinkage.points) if times > 1 else final
-        numbers = numbers_of(shrinkage, left)
-        state = State((final, alone), codes, iterations + 1, done=True, numbers=numbers)
+        state = State((final, alone), codes, iterations + 1, done=True, numbers=state.numbers)
         task.save(state)
     run.ended(state, max_iter)
     final, alone = state.dictionaries
@@ -165,39 +165,43 @@ def sampled(
     swift = swiftly(way, 0, trained[0].shape, left)
     before, after = (folds.errors(fitted, swift, state.codes, run.workers) for fitted in (trained, by_samples))
     logger.info("fit, samples: squared error of rows held %.6g without and %.6g with them", before, after)
-    return (parts, count) if after < before else (folds.statistics(state.codes, trained[0], run.workers), 1)
+    if after < before:
+        return parts, count
+    parts.clear()  # room for those of the codes at rest
+    sums.clear()
+    return folds.statistics(state.codes, trained[0], run.workers), 1
 
 
 def iterated(
     folds: Folds,
     state: State,
-    parts: Sequence[Statistics],
+    parts: list[Statistics],
     way: GroupAssignment,
     temperature: float,
     iterations: int,
     run: Run,
-) -> tuple[State, list[Statistics], float]:
-    """The state and the statistics of the folds after the next of so many iterations, and its squared error.
+) -> tuple[State, float]:
+    """The state after the next of so many iterations, and its squared error; ``parts``, those of the folds, go along.
 
     A turn assigns half of the folds: what the second half is solved from has the new codes of the first.
     """
     left, shrinkage = known(state.numbers)
-    trained, codes, latest, errors = list(state.dictionaries), state.codes, list(parts), []
+    trained, codes, errors = list(state.dictionaries), state.codes, []
     for turns_so_far, turn in enumerate(turns(), start=2 * state.iteration + 1):
         swift = swiftly(way, turns_so_far, trained[0].shape, left)
         heat = warmed(trained[0].shape[0], left, temperature) * np.sqrt(1 - turns_so_far / (2 * iterations))
         judging = judge(state.iteration + 1)
         judging = judging if judging in turn else None
-        trained[turn.start : turn.stop] = folds.solved(turn, trained, latest, codes, shrinkage, judging, run)
-        if not np.sum([part.counts for part in latest], axis=0).all():
-            revived = folds.candidates.revive(mean_of(trained), reduce(add, latest), codes, run)
+        trained[turn.start : turn.stop] = folds.solved(turn, trained, parts, codes, shrinkage, judging, run)
+        if not np.sum([part.counts for part in parts], axis=0).all():
+            revived = folds.candidates.revive(mean_of(trained), reduce(add, parts), codes, run)
             trained = together(trained, revived)
         found = folds.assigned(folds.heated(turn, trained, heat, codes, run), swift, codes, run.workers)
         codes = found.codes
-        latest[turn.start : turn.stop] = found.statistics
+        parts[turn.start : turn.stop] = found.statistics
         errors.append(found.error)
-    numbers = numbers_of(shrinkage, left)
-    return State(tuple(trained), codes, state.iteration + 1, numbers=numbers), latest, rounded(errors)
+    numbers = state.numbers | asdict(shrinkage)
+    return State(tuple(trained), codes, state.iteration + 1, numbers=numbers), rounded(errors)
 
 
 def swiftly(
@@ -210,9 +214,9 @@ def swiftly(
     return SwiftAssignment(ROUNDS, replace(way, seed=seed, coarse=True), seed, fine_enough(unexplained))
 
 
-def numbers_of(shrinkage: Shrinkage, unexplained: float) -> dict[str, float]:
+def numbers_of(shrinkage: Shrinkage, unexplained: float, samples: int) -> dict[str, float]:
     """What a state keeps of these."""
-    return asdict(shrinkage) | {"unexplained": unexplained, "sampled of": SAMPLED_OF}
+    return asdict(shrinkage) | {"unexplained": unexplained, "samples": samples}
 
 
 def known(numbers: dict[str, float]) -> tuple[float, Shrinkage]:
@@ -220,15 +224,15 @@ def known(numbers: dict[str, float]) -> tuple[float, Shrinkage]:
     return numbers["unexplained"], Shrinkage(numbers["points"], numbers["factor"])
 
 
-def saved(task: Task, start: Dictionaries) -> State | None:
-    """The state to go on from, where there is one: of this way of training."""
+def saved(task: Task, start: Dictionaries, samples: int) -> State | None:
+    """The state to go on from, where there is one: of a training with so many samples."""
     state = task.saved(start, FOLDS, 2)
     if state is not None:
-        now = numbers_of(Shrinkage(), 0.0)
-        if state.numbers.keys() != now.keys() or state.numbers["sampled of"] != SAMPLED_OF:
+        expected = numbers_of(Shrinkage(), 0.0, samples)
+        if state.numbers.keys() != expected.keys() or state.numbers["samples"] != samples:
             raise FileError(
-                f"{task.path} is of relaxed training by another gkmeans, with the numbers {state.numbers}; pass a new "
-                "folder"
+                f"{task.path} is of relaxed training by another gkmeans: it has the numbers {state.numbers}, where "
+                f"{sorted(expected)} with {samples} samples are used; pass a new folder"
             )
     return state
 

@@ -51,12 +51,12 @@ class GroupKMeans(Relaxing):
         K: codewords in each dictionary, at most 65536.
     order : int, default=2
         Dictionaries whose codes are chosen jointly, from 1 to C: 1 is fastest, 2 is better, C is the global optimum
-        and only for small problems. Where 16-bit steps are used (``effort``), it has a part in the last iteration of
-        the training and in efforts from 7 on.
+        and only for small problems; at most 64. Where 16-bit steps are used (``effort``), it has a part in the stages
+        of the start, in plain training, and in efforts from 7 on.
     init : {"hierarchical", "kmeans", "random"}, (C, K, P) array or fitted estimator, default="hierarchical"
         Where training starts; a fitted estimator gives its dictionaries, and codes by its own ``encode``.
     relaxation : float, default=0.5
-        Noise on the codewords when training starts, in standard deviations of the residual, and with 3 to 7
+        From 0 to 2: noise on the codewords when training starts, in standard deviations of the residual, with 3 to 7
         dictionaries up to twice that; it fades to none over at most 84 iterations, and 12 more take samples with noise.
         Rows are assigned by dictionaries that were solved without them. 0 gives the paper's plain training, which is
         also taken with fewer than 4 K rows or ``max_iter`` below 4, and where rows held out of a trial fare better by
@@ -91,8 +91,8 @@ class GroupKMeans(Relaxing):
         Codes of the training vectors.
     history_ : (iterations,) float64
         Relative distortion after each iteration, those of the initialisation first. Under relaxation it is that of
-        rows by dictionaries solved without them, and may rise; near its end (samples) it is under noise, and stands
-        above what came before; the last one is that of ``codes_``.
+        rows by dictionaries solved without them, and may rise; that of samples, near the end, is under noise again, and
+        stands above that just before; the last one is that of ``codes_``.
     n_iter_ : int
         Iterations of the training proper: the last ``n_iter_`` entries of ``history_``.
     stages_ : tuple of Dictionaries

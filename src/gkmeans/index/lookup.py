@@ -123,11 +123,12 @@ class Lookup:
         ):
             checked: NDArray[np.generic] = Q
         else:
-            shape: tuple[int, ...] = (0, self.P)  # rows of several lengths have none: check_X says so
-            with suppress(ValueError):
-                shape = getattr(Q, "shape", None) or np.shape(Q)
+            if isinstance(Q, list | tuple):
+                with suppress(ValueError):  # rows of several lengths: check_X says so
+                    Q = np.asarray(Q)
+            shape = getattr(Q, "shape", (0, self.P))
             if len(shape) < 3 and shape[1:] != (self.P,):
-                one = "; Q[None] is one query" if shape == (self.P,) else ""
+                one = "; np.reshape(Q, (1, -1)) is one query" if shape == (self.P,) else ""
                 raise ValueError(f"Q has shape {tuple(shape)}; pass queries (q, {self.P}), one a row{one}")
             checked = check_X(self.est, Q, reset=False, scale=self.est.scale_, name="Q")
         return units(checked, "query") if self.metric == "cosine" else checked
