@@ -23,6 +23,7 @@ from gkmeans.assignment import GroupAssignment
 from gkmeans.dictionaries import Dictionaries
 from gkmeans.initialization.hierarchical import first_blocks
 from gkmeans.passes import Project
+from gkmeans.relaxation import ITERATIONS
 from gkmeans.training import Run
 
 P = 256
@@ -230,6 +231,8 @@ def test_the_history_counts_what_is_outside(X):
     # the last iteration sees all columns, the one before it only the components and the sum of the rest
     assert est.history_[-2] == pytest.approx(est.history_[-1], rel=0.05)
     assert len(est.history_) == est.n_iter_ == 8
+    longest = small(init="random", max_iter=200, effort=0).fit(X)
+    assert longest.n_iter_ == ITERATIONS + 2  # the one on all rows, and the one that takes in the columns
 
 
 @pytest.mark.usefixtures("untried")

@@ -266,8 +266,12 @@ def test_folds_are_even_and_the_rows_held_are_spread_over_them(monkeypatch):
         assert (held.X[:, 0] == places).all()
 
 
-def test_fewer_rows_are_held_where_they_are_wide():
+def test_fewer_rows_are_held_where_they_are_wide(rng, monkeypatch):
     assert [held_of(P) for P in (1, 128, 1024, 2048, 4096, 100_000)] == [4096, 4096, 4096, 2048, 1024, 1024]
+    monkeypatch.setattr("gkmeans.folds.HELD_NUMBERS", 40)
+    monkeypatch.setattr("gkmeans.folds.SPREAD_ROWS", 2)
+    folds = Folds(rows_of(rng.standard_normal((100, 8))), rng)
+    assert [len(held) for held in folds.held] == [len(places) for places in folds.places] == FOLDS * [5]
 
 
 def test_shrinkage_is_judged_by_rows_with_the_codes_they_have():

@@ -24,8 +24,8 @@ from .update import ALONE_UNKNOWNS, Statistics
 FOLDS = 4
 
 HELD_ROWS, SPREAD_ROWS, HELD_NUMBERS = 4096, 1024, 1 << 22
-"""Rows of a fold that judge a shrinkage and samples, those of them that show the residual, and the most numbers that
-all of them have where they are more than these."""
+"""Rows of a fold that judge a shrinkage and samples, and those of them that show the residual. Of wide rows only as
+many judge as have HELD_NUMBERS, but no fewer than SPREAD_ROWS."""
 
 
 def turns() -> tuple[range, range]:

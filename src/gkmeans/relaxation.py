@@ -227,13 +227,14 @@ def known(numbers: dict[str, float]) -> tuple[float, Shrinkage]:
 def saved(task: Task, start: Dictionaries, samples: int) -> State | None:
     """The state to go on from, where there is one: of a training with so many samples."""
     state = task.saved(start, FOLDS, 2)
-    if state is not None:
-        expected = numbers_of(Shrinkage(), 0.0, samples)
-        if state.numbers.keys() != expected.keys() or state.numbers["samples"] != samples:
-            raise FileError(
-                f"{task.path} is of relaxed training by another gkmeans: it has the numbers {state.numbers}, where "
-                f"{sorted(expected)} with {samples} samples are used; pass a new folder"
-            )
+    if state is None:
+        return None
+    names, expected = (sorted(numbers) for numbers in (state.numbers, numbers_of(Shrinkage(), 0.0, samples)))
+    differs = f"it has the numbers {names}, where {expected} are used" if names != expected else ""
+    if not differs and state.numbers["samples"] != samples:
+        differs = f"it takes {state.numbers['samples']:g} samples, where {samples} are taken"
+    if differs:
+        raise FileError(f"{task.path} is of relaxed training by another gkmeans: {differs}; pass a new folder")
     return state
 
 

@@ -57,10 +57,10 @@ class GroupKMeans(Relaxing):
         Where training starts; a fitted estimator gives its dictionaries, and codes by its own ``encode``.
     relaxation : float, default=0.5
         From 0 to 2: noise on the codewords when training starts, in standard deviations of the residual, with 3 to 7
-        dictionaries up to twice that; it fades to none over at most 84 iterations, and 12 more take samples with noise.
-        Rows are assigned by dictionaries that were solved without them. 0 gives the paper's plain training, which is
-        also taken with fewer than 4 K rows or ``max_iter`` below 4, and where rows held out of a trial fare better by
-        it; the log says which.
+        dictionaries up to twice that; it fades to none over at most 96 iterations; of 24 and more the last eighth takes
+        samples with noise instead, unless counts of pairs are sparse. Rows are assigned by dictionaries that were
+        solved without them. 0 gives the paper's plain training, which is also taken with fewer than 4 K rows or
+        ``max_iter`` below 4, and where rows held out of a trial fare better by it; the log says which.
     effort : int, default=7
         How hard ``encode`` looks for the best codes, from 0 to 9: O1GA, then 0, 1, 3, 6 … 256 rounds in which half of
         the codes are chosen anew and refined, from 7 on followed by ``order``. Where the CPU can, all but the last is
