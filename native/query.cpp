@@ -48,28 +48,54 @@ void tables(const Kernels& kernels, const Asked& asked, int n, int W, const floa
     kernels.products(n, P, W, rows.data(), D, out);
 }
 
+constexpr int kPiece = 8;     // blocks of a mask that are read at once,
+constexpr int kForward = 32;  // and how many before that they are fetched
+constexpr int kRest = kAbreast * kPiece;
+
+// Hands on all blocks of 64 rows of a mask, `piece(first, count)`, at most kRest at once, until that is
+// false: from the four quarters in turn, since memory is read faster in several streams than in one.
+template <typename Piece>
+static bool in_streams(std::int64_t blocks, const std::uint8_t* mask, Piece piece) {
+    const std::int64_t quarter = blocks / kRest * kPiece;
+    for (std::int64_t b = 0; b < quarter; b += kPiece) {
+        for (int j = 0; j < kAbreast; ++j) {
+            const std::int64_t first = b + j * quarter;
+            for (int i = 0; i < kPiece && first + i + kForward < blocks; ++i)
+                __builtin_prefetch(mask + (first + i + kForward) * kBlock);
+            if (!piece(first, kPiece)) return false;
+        }
+    }
+    return piece(kAbreast * quarter, blocks - kAbreast * quarter);
+}
+
+// The word of the rows that do not fill a block.
+static std::int64_t pack_last(const Kernels& kernels, std::int64_t n, const std::uint8_t* mask,
+                              std::uint64_t* word) {
+    std::uint8_t last[kBlock] = {};
+    std::memcpy(last, mask + n / kBlock * kBlock, static_cast<std::size_t>(n % kBlock));
+    return kernels.pack_bits(1, last, word);
+}
+
 std::int64_t pack_mask(const Kernels& kernels, std::int64_t n, const std::uint8_t* mask,
                        std::uint64_t* words) {
-    std::int64_t count = kernels.pack_bits(n / kBlock, mask, words);
-    if (n % kBlock) {
-        std::uint8_t last[kBlock] = {};
-        std::memcpy(last, mask + n / kBlock * kBlock, static_cast<std::size_t>(n % kBlock));
-        count += kernels.pack_bits(1, last, words + n / kBlock);
-    }
-    return count;
+    std::int64_t count = 0;
+    in_streams(n / kBlock, mask, [&](std::int64_t first, std::int64_t some) {
+        count += kernels.pack_bits(some, mask + first * kBlock, words + first);
+        return true;
+    });
+    return n % kBlock ? count + pack_last(kernels, n, mask, words + n / kBlock) : count;
 }
 
 bool same_mask(const Kernels& kernels, std::int64_t n, const std::uint8_t* mask, const std::uint64_t* words) {
-    constexpr std::int64_t kSome = 512 * kBlock;
-    std::uint64_t packed[kSome / kBlock];
-    for (std::int64_t first = 0; first < n; first += kSome) {
-        const std::int64_t rows = n - first < kSome ? n - first : kSome;
-        pack_mask(kernels, rows, mask + first, packed);
-        const std::size_t bytes =
-            static_cast<std::size_t>((rows + kBlock - 1) / kBlock) * sizeof(std::uint64_t);
-        if (std::memcmp(packed, words + first / kBlock, bytes)) return false;
+    std::uint64_t packed[kRest];
+    if (n % kBlock) {
+        pack_last(kernels, n, mask, packed);
+        if (packed[0] != words[n / kBlock]) return false;
     }
-    return true;
+    return in_streams(n / kBlock, mask, [&](std::int64_t first, std::int64_t some) {
+        kernels.pack_bits(some, mask + first * kBlock, packed);
+        return !std::memcmp(packed, words + first, static_cast<std::size_t>(some) * sizeof *packed);
+    });
 }
 
 std::int64_t mark_ids(std::int64_t m, const std::int64_t* ids, std::int64_t first, std::int64_t n,
