@@ -229,14 +229,12 @@ static std::int64_t words_of_ids(In<std::int64_t, 1> ids, std::int64_t first, st
 }
 
 static Shelf checked_shelf(const In<std::uint8_t, 3>& blocks, const In<std::uint64_t, 1>& keep, int C,
-                           int bits, bool norm, bool by_row = false) {
+                           int bits, bool norm) {
     require(bits == 4 || bits == 8 || bits == 16, "bits must be 4, 8 or 16");
     require(C >= 1 && C < (1 << 20), "C must be from 1 to 2^20 - 1");
     const Lines lines{C, bits, norm};
-    require(
-        blocks.shape(by_row ? 2 : 1) == static_cast<std::size_t>(lines.count()) &&
-            blocks.shape(by_row ? 1 : 2) == kBlock,
-        by_row ? "codes must have shape (blocks, 64, lines)" : "blocks must have shape (blocks, lines, 64)");
+    require(blocks.shape(1) == static_cast<std::size_t>(lines.count()) && blocks.shape(2) == kBlock,
+            "blocks must have shape (blocks, lines, 64)");
     require(keep.shape(0) == blocks.shape(0), "keep must have shape (blocks,)");
     Shelf shelf{};
     shelf.lines = lines;
@@ -248,10 +246,9 @@ static Shelf checked_shelf(const In<std::uint8_t, 3>& blocks, const In<std::uint
 
 Shelf gkmeans::searched_shelf(const In<std::uint8_t, 3>& blocks, const In<std::uint64_t, 1>& keep,
                               const In<std::int64_t, 1>& ids, std::int64_t first, int bits,
-                              const In<float, 1>& levels, const In<float, 1>& norms, int C, int Kp,
-                              bool by_row) {
+                              const In<float, 1>& levels, const In<float, 1>& norms, int C, int Kp) {
     const bool norm = levels.shape(0) > 0;
-    Shelf shelf = checked_shelf(blocks, keep, C, bits, norm, by_row);
+    Shelf shelf = checked_shelf(blocks, keep, C, bits, norm);
     require(bits == 16 ? Kp >= 1 && Kp <= 65536 : Kp == 1 << bits, "tables must have 2^bits entries");
     require(!norm || levels.shape(0) == 256, "levels must have shape (256,) or (0,)");
     const std::size_t B = blocks.shape(0), named = ids.shape(0), normed = norms.shape(0);
@@ -270,13 +267,12 @@ Shelf gkmeans::searched_shelf(const In<std::uint8_t, 3>& blocks, const In<std::u
     return shelf;
 }
 
-template <bool by_row>
-static void search_rows(In<std::uint8_t, 3> codes, In<std::uint64_t, 1> keep, In<std::int64_t, 1> ids,
-                        std::int64_t first, int bits, In<float, 1> levels, In<float, 1> norms,
-                        In<float, 3> tables, In<float, 1> bias, float floor, Out<float, 2> scores,
-                        Out<std::int64_t, 2> found, const Level& level) {
+static void search_blocks(In<std::uint8_t, 3> blocks, In<std::uint64_t, 1> keep, In<std::int64_t, 1> ids,
+                          std::int64_t first, int bits, In<float, 1> levels, In<float, 1> norms,
+                          In<float, 3> tables, In<float, 1> bias, float floor, Out<float, 2> scores,
+                          Out<std::int64_t, 2> found, const Level& level) {
     const int n = dimension(tables.shape(0)), C = dimension(tables.shape(1)), Kp = dimension(tables.shape(2));
-    const Shelf shelf = searched_shelf(codes, keep, ids, first, bits, levels, norms, C, Kp, by_row);
+    const Shelf shelf = searched_shelf(blocks, keep, ids, first, bits, levels, norms, C, Kp);
     const int k = dimension(scores.shape(1));
     require(bias.shape(0) == tables.shape(0), "bias must have shape (n,)");
     require(k >= 1 && scores.shape(0) == tables.shape(0) && found.shape(0) == tables.shape(0) &&
@@ -290,11 +286,7 @@ static void search_rows(In<std::uint8_t, 3> codes, In<std::uint64_t, 1> keep, In
         questions.push_back(
             {tables.data() + static_cast<std::size_t>(i) * C * Kp, own, floor, std::fabs(own)});
     }
-    if constexpr (by_row) {
-        pick(shelf, n, questions.data(), k, scores.data(), found.data());
-    } else {
-        search(kernels, shelf, n, questions.data(), k, scores.data(), found.data());
-    }
+    search(kernels, shelf, n, questions.data(), k, scores.data(), found.data());
 }
 
 static void sort_heaps(Out<float, 2> scores, Out<std::int64_t, 2> found) {
@@ -359,10 +351,7 @@ NB_MODULE(_core, m) {
     m.def("same_mask", &mask_has_words, array("mask"), array("words"), level);
     m.def("mark_ids", &words_of_ids, array("ids"), nb::arg("first"), nb::arg("n"), array("keep"),
           array("words"));
-    m.def("search", &search_rows<false>, array("blocks"), array("keep"), array("ids"), nb::arg("first"),
-          nb::arg("bits"), array("levels"), array("norms"), array("tables"), array("bias"), nb::arg("floor"),
-          array("scores"), array("found"), level);
-    m.def("pick", &search_rows<true>, array("codes"), array("keep"), array("ids"), nb::arg("first"),
+    m.def("search", &search_blocks, array("blocks"), array("keep"), array("ids"), nb::arg("first"),
           nb::arg("bits"), array("levels"), array("norms"), array("tables"), array("bias"), nb::arg("floor"),
           array("scores"), array("found"), level);
     m.def("sort_heaps", &sort_heaps, array("scores"), array("found"));

@@ -51,11 +51,10 @@ inline std::unique_ptr<void, Free> allocate(std::size_t bytes) {
     return std::unique_ptr<void, Free>(p);
 }
 
-// The rows with their ids and norms, and the tables that a query brings to them; codes `by_row` lie one row
-// after the other.
+// The rows with their ids and norms, and the tables that a query brings to them.
 Shelf searched_shelf(const In<std::uint8_t, 3>& blocks, const In<std::uint64_t, 1>& keep,
                      const In<std::int64_t, 1>& ids, std::int64_t first, int bits, const In<float, 1>& levels,
-                     const In<float, 1>& norms, int C, int Kp, bool by_row = false);
+                     const In<float, 1>& norms, int C, int Kp);
 
 void bind_lists(nb::module_&);     // bindings_lists.cpp
 void bind_products(nb::module_&);  // bindings_products.cpp

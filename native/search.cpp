@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "heap.hpp"
-#include "score.hpp"
 
 namespace gkmeans {
 
@@ -21,8 +20,57 @@ constexpr double kReach = 250;  // steps from the least score to the worst that 
 constexpr int kCoarse = 180;    // steps that are too few for it
 constexpr int kCoarser = 90;    // and for the few rows of a list
 constexpr int kMany = 16;       // rows of a block that are scored together with those between them
+constexpr int kTogether = 8;    // other rows that are scored side by side
 constexpr int kAhead = 16;      // blocks that are fetched before they are copied from
 constexpr int kFewBlocks = 4;   // of which one holds a row: then only such are fetched
+
+// What a row's code adds, whose byte of a dictionary lies at `line`; `odd` where it is the second of a line.
+// Tables of nibbles and bytes have an entry for each (Kp = 16 or 256); shorts are checked, since files may be
+// damaged.
+template <int bits>
+static inline float entry(const std::uint8_t* line, bool odd, const float* table, int Kp) {
+    if constexpr (bits == 8) {
+        return table[*line];
+    } else if constexpr (bits == 4) {
+        return table[odd ? *line >> 4 : *line & 15];
+    } else {
+        const int code = *line | line[kBlock] << 8;
+        return table[code < Kp ? code : 0];
+    }
+}
+
+// Adds a row's entries, for n rows whose first line lies at `line(i)`.
+template <int bits, typename Line>
+static inline void add_entries(const Shelf& shelf, const float* tables, int n, Line line, float* out) {
+    for (int c = 0; c < shelf.lines.C; ++c, tables += shelf.Kp) {
+        const int at = (bits == 4 ? c / 2 : bits == 8 ? c : 2 * c) * kBlock;
+        for (int i = 0; i < n; ++i) out[i] += entry<bits>(line(i) + at, c % 2, tables, shelf.Kp);
+    }
+}
+
+// Scores of n rows: number row(i) of all, whose first line lies at line(i). The sums are in the same order
+// however many rows there are, and side by side.
+template <typename Row, typename Line>
+static void score(const Shelf& shelf, const Question& question, int n, Row row, Line line, float* out) {
+    const Lines& lines = shelf.lines;
+    for (int i = 0; i < n; ++i) out[i] = question.bias;
+    if (lines.bits == 8) {
+        add_entries<8>(shelf, question.tables, n, line, out);
+    } else if (lines.bits == 4) {
+        add_entries<4>(shelf, question.tables, n, line, out);
+    } else {
+        add_entries<16>(shelf, question.tables, n, line, out);
+    }
+    const std::size_t norm = static_cast<std::size_t>(lines.count() - 1) * kBlock;
+    for (int i = 0; i < n; ++i) {
+        if (shelf.norms) {
+            out[i] += shelf.norms[row(i)];
+        } else if (shelf.levels) {
+            out[i] += shelf.levels[line(i)[norm]];
+        }
+        if (out[i] < question.floor) out[i] = question.floor;
+    }
+}
 
 // A question's tables in bytes. A sum of them, times the step, plus the least possible score, is at most the
 // score.
@@ -215,7 +263,7 @@ struct Walk {
         float scores[kBlock];
         const std::uint8_t* block = lines_of(b * kBlock);
         // rows past the end have codes, but neither norms nor a bit
-        score<kBlock>(
+        score(
             shelf, question, kBlock - __builtin_clzll(word), [b](int i) { return b * kBlock + i; },
             [block](int i) { return block + i; }, scores);
         for (; word; word &= word - 1) {
@@ -228,7 +276,7 @@ struct Walk {
         float scores[kTogether];
         const std::uint8_t* lines[kTogether];
         for (int i = 0; i < n; ++i) lines[i] = lines_of(rows[i]);
-        score<kBlock>(
+        score(
             shelf, question, n, [rows](int i) { return rows[i]; }, [&lines](int i) { return lines[i]; },
             scores);
         for (int i = 0; i < n; ++i) take(scores[i], rows[i]);

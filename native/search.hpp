@@ -28,9 +28,6 @@ struct Question {
 void search(const Kernels&, const Shelf&, int n, const Question* questions, int k, float* scores,
             std::int64_t* ids);
 
-// The same for the few rows that are kept, of codes that lie row by row: (blocks, 64, lines.count()).
-void pick(const Shelf&, int n, const Question* questions, int k, float* scores, std::int64_t* ids);
-
 // Heaps of k as lists, best first.
 void sort(int n, int k, float* scores, std::int64_t* ids);
 

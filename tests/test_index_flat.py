@@ -8,8 +8,7 @@ import pytest
 
 import gkmeans as gk
 from conftest import correlated, message_of, tables_of
-from gkmeans.index import filters
-from gkmeans.index.segment import FEW, FILTERS, MERGE_ROWS, PATIENCE, PICKED, Aside, quantize
+from gkmeans.index.segment import FEW, FILTERS, MERGE_ROWS, quantize
 
 SIZES = [(1, 2), (3, 16), (4, 5), (2, 40), (8, 256), (5, 300)]
 _models = {}
@@ -458,61 +457,6 @@ def test_a_filter_that_came_again_is_not_packed_anew():
         together = index._state.segments[0]._last[0].packed
         index.search(X[:4], 2, again)
         assert index._state.segments[0]._last[0].packed is together
-
-
-@pytest.mark.parametrize("metric", ["l2", "ip"])
-@pytest.mark.parametrize("n_jobs", [1, 2])
-def test_many_new_filters_find_what_few_do(rng, metric, n_jobs):
-    est, X = model(3, 16)
-    codes, names = est.encode(np.repeat(X, 200, axis=0)), rng.permutation(10**6)[: 200 * len(X)]  # in duplicates
-    index, plain = (gk.FlatIndex(est, metric, n_jobs=n_jobs) for _ in range(2))
-    for one in (index, plain):
-        one.add_codes(codes, names)
-        one.remove(names[::7])
-    plain._state.segments[0].aside.filters = -(10**9)  # its codes are never laid out row by row
-    left = np.delete(names, slice(None, None, 7))
-    for turn in range(PATIENCE + 8):
-        if turn == PATIENCE + 4:
-            for one in (index, plain):
-                one.remove(left[:100])
-            left = left[100:]
-        some = rng.choice(left, len(left) // PICKED // 2, replace=False)
-        filter = [some, np.isin(left, some)][turn % 2]
-        for q in (X[:1], X[1:3]):
-            found, expected = index.search(q, 300, filter), plain.search(q, 300, filter)
-            assert (found[0] == expected[0]).all()
-            assert (found[1] == expected[1]).all()
-            assert np.isin(found[1], some).all()
-            rng.shuffle(some)
-            filter = [some[1:], np.isin(left, some[1:])][turn % 2]
-    [segment] = index._state.segments
-    assert segment.aside.codes is not None
-    assert plain._state.segments[0].aside.codes is None
-    limit = float(np.abs(expected[0]).max())
-    [(near, who)], [(other, there)] = (one.search_radius(X[:1], limit, filter) for one in (index, plain))
-    assert (near == other).all()
-    assert (who == there).all()
-
-
-def test_codes_are_laid_out_row_by_row_once_many_new_filters_have_kept_few_rows(monkeypatch):
-    segment, packed = remembering()
-    few = segment.n // PICKED
-    for other in range(PATIENCE):
-        assert not segment.aside.laid(segment.blocks), other
-    assert not packed(1, [1, 2])  # they are read one by one instead
-    codes = segment.aside.codes
-    assert (codes.transpose(0, 2, 1) == segment.blocks).all()
-    assert packed(1, [1, 2])  # it came again
-    assert packed(4, [1, 3])
-    for filter, alone in ((list(range(few)), True), (list(range(few + 1)), False)):
-        [kept] = filters.kept([segment], filter, 1)
-        assert kept.picked is alone
-        assert kept.alive == len(filter)
-    assert segment.aside.codes is codes
-    monkeypatch.setattr("gkmeans.index.segment.ASIDE_BYTES", segment.blocks.nbytes - 1)
-    large = Aside(PATIENCE)
-    assert not large.laid(segment.blocks)
-    assert large.codes is None
 
 
 def test_ranges_far_outside_the_ids_keep_what_lies_inside(rng):

@@ -54,22 +54,12 @@ def shelf(codes, ids, K, norms, kind, mask):
     return (*rows, norms if kind == "float" else NONE_F), used
 
 
-def by_row(blocks):
-    """Codes of blocks (blocks, lines, 64) one row after the other, (blocks, 64, lines)."""
-    return np.ascontiguousarray(blocks.transpose(0, 2, 1))
-
-
 def check(rng, C, K, n, k, level, kind=None):
     codes, ids, tables, bias, norms, kind, floor, mask = case(rng, C, K, n, kind)
     rows, used = shelf(codes, ids, K, norms, kind, mask)
     scores, found = np.full((3, k), np.inf, np.float32), np.full((3, k), -1, np.int64)
     _core.search(*rows, tables, bias, floor, scores, found, level)
     _core.sort_heaps(scores, found)
-    picked, who = np.full((3, k), np.inf, np.float32), np.full((3, k), -1, np.int64)
-    _core.pick(by_row(rows[0]), *rows[1:], tables, bias, floor, picked, who, level)
-    _core.sort_heaps(picked, who)
-    assert (picked == scores).all()
-    assert (who == found).all()
     for q in range(3):
         expected, names = float_scan(codes, ids, tables[q], bias[q], used, floor, mask)
         there = min(k, len(names))
@@ -354,11 +344,6 @@ def test_the_kernels_refuse_shapes_that_do_not_fit(rng):
         rows[place] = wrong
         with pytest.raises(ValueError, match=r"must|need"):
             _core.search(*rows, tables, one, 0.0, *out)
-    laid = by_row(good[0])
-    _core.pick(laid, *good[1:], tables, one, 0.0, *out)
-    for wrong in (good[0], laid[:1], laid[:, :32].copy(), laid[:, :, :1].copy()):
-        with pytest.raises(ValueError, match="must"):
-            _core.pick(wrong, *good[1:], tables, one, 0.0, *out)
     with pytest.raises(ValueError, match="scores and found"):
         _core.search(*good, tables, one, 0.0, out[0], np.zeros((1, 2), np.int64))
     with pytest.raises(ValueError, match="words must"):

@@ -158,21 +158,6 @@ def search(
     found: NDArray[np.int64],  # (n, k) in and out; -1 at first
     level: str | None = None,
 ) -> None: ...
-def pick(
-    codes: NDArray[np.uint8],  # (blocks, 64, lines) row by row; the rest as in search, for few rows
-    keep: NDArray[np.uint64],
-    ids: NDArray[np.int64],
-    first: int,
-    bits: int,
-    levels: _Floats,
-    norms: _Floats,
-    tables: _Floats,
-    bias: _Floats,
-    floor: float,
-    scores: _Floats,
-    found: NDArray[np.int64],
-    level: str | None = None,
-) -> None: ...
 def sort_heaps(scores: _Floats, found: NDArray[np.int64]) -> None: ...  # (n, k) best first, from search
 def within(
     blocks: NDArray[np.uint8],

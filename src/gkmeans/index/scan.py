@@ -38,8 +38,7 @@ def search(
         best = np.full((stop - start, room), np.inf, np.float32)
         ids = np.full((stop - start, room), -1, np.int64)
         for piece in pieces:
-            kernel, rows = (_core.pick, picked_of) if piece[0].picked else (_core.search, rows_of)
-            kernel(**rows(piece, lookup), tables=tables, bias=bias, floor=lookup.floor, scores=best, found=ids)
+            _core.search(**rows_of(piece, lookup), tables=tables, bias=bias, floor=lookup.floor, scores=best, found=ids)
         _core.sort_heaps(best, ids)
         return best, ids
 
@@ -199,15 +198,6 @@ def rows_of(piece: Piece, lookup: Lookup) -> dict[str, Any]:
         "levels": segment.levels,
         "norms": segment.norms[rows],
     }
-
-
-def picked_of(piece: Piece, lookup: Lookup) -> dict[str, Any]:
-    """The same where rows are read one by one."""
-    segment, first, last = piece
-    rows = rows_of(piece, lookup)
-    del rows["blocks"]
-    assert segment.aside.codes is not None
-    return {"codes": segment.aside.codes[first:last], **rows}
 
 
 def run(function: Callable[[Item], Result], tasks: Sequence[Item], jobs: int) -> list[Result]:

@@ -23,12 +23,6 @@ FILTERS = 4
 """Filters that a segment remembers: so many used often, so many that came once."""
 FEW = 64
 """One of so many rows, or fewer, are packed at once: that takes half as long again as a scan of all."""
-PICKED = 32
-"""One of so many rows, or fewer, are read one by one by a filter that is new, where codes lie row by row, too."""
-PATIENCE = 12
-"""New filters that each kept so few rows before the codes are laid out so: that takes as long as some ten scans."""
-ASIDE_BYTES = 1 << 30
-"""Codes of a segment that have more are not held twice."""
 LEVEL_NORMS, LEVEL_BINS = 1 << 20, 1 << 12
 """Norms that show where levels are wanted, and the parts of their range in which they are counted."""
 MERGE_ROWS = 1 << 14
@@ -48,23 +42,6 @@ class Remembered(NamedTuple):
     def rows(self) -> int:
         """Rows that are held together."""
         return 0 if self.packed is None else self.packed.n
-
-
-@dataclass
-class Aside:
-    """The codes of a segment once more, (blocks, 64, lines), when many new filters have come that kept few rows."""
-
-    filters: int = 0
-    codes: Blocks | None = None
-
-    def laid(self, blocks: Blocks) -> bool:
-        """Whether one more filter finds the codes row by row."""
-        self.filters += 1
-        if self.codes is None and self.filters > PATIENCE and blocks.nbytes <= ASIDE_BYTES:
-            codes = aligned((blocks.shape[0], BLOCK, blocks.shape[1]))
-            codes[:] = blocks.transpose(0, 2, 1)
-            self.codes = codes
-        return self.codes is not None
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,9 +64,6 @@ class Segment:
     """Name on disk; empty in memory."""
     dead_file: str = ""
     """Name of the list of rows removed; empty where there is none."""
-    picked: bool = False
-    """Whether the rows kept are so few that they are read one by one, from the codes aside."""
-    aside: Aside = field(default_factory=Aside, repr=False)
     _last: list[Remembered] = field(default_factory=list, init=False, repr=False)
     """The last filters that kept few rows: the latest, then those used often, then the others."""
 
@@ -186,19 +160,17 @@ class Segment:
         """The ``count`` rows of the words alone, which the filter gave by ``ids`` where it did.
 
         Few rows, and more where they are asked for often or by the same filter again, are packed together, and kept for
-        the next time; that they are few is no reason in lists, of which a query visits some alone, nor where the codes
-        lie row by row, too. Of two threads that do so at once the rows of both may stay: that costs room, not the
-        answer.
+        the next time; that they are few is no reason in lists, of which a query visits some alone. Of two threads that
+        do so at once the rows of both may stay: that costs room, not the answer.
         """
         if not count or 4 * count > self.n:
             return replace(self, keep=keep, alive=count)
         same = (last for last in tuple(self._last) if last.alive == count and np.array_equal(last.words, keep))
         seen = next(same, None)
         often = often or seen is not None
-        picked = not often and not len(self.offsets) and PICKED * count <= self.n and self.aside.laid(self.blocks)
-        if picked or (not often and (FEW * count > self.n or len(self.offsets))):
+        if not often and (FEW * count > self.n or len(self.offsets)):
             self._remember(Remembered(keep, count, None, None, often), None)
-            return replace(self, keep=keep, alive=count, picked=picked)
+            return replace(self, keep=keep, alive=count)
         packed = seen.packed if seen is not None else None
         together = self._packed(keep, count) if packed is None else packed
         few = ids is not None and len(ids) <= 2 * count  # those of other segments may be many
