@@ -285,6 +285,7 @@ def test_a_checkpoint_goes_on_with_narrow_rows(X, tmp_path, monkeypatch):
     assert same_bits(small().fit(X, checkpoint=tmp_path / "whole"), expected)
     monkeypatch.undo()
     monkeypatch.setattr(gk.GroupKMeans, "_relaxing_pays", lambda self, *rest: True)
+    monkeypatch.setattr(gk.GroupKMeans, "_leading", lambda self, *rest: None)
     # as if another version had begun it: the first training is that of an order of the dimensions, or a stage
     monkeypatch.setattr(narrowing, "WIDE", P + 1)
     with pytest.raises(FileError, match=r"pass a new folder|remove its folder"):

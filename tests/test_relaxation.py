@@ -626,6 +626,7 @@ def test_rows_held_out_reject_a_relaxation_that_spoils_the_dictionaries(rng, mon
 
     calls = []
     monkeypatch.setattr("gkmeans.estimators.relaxing.relax", spoiled)
+    monkeypatch.setattr(gk.GroupKMeans, "_leading", lambda self, *rest: None)  # tests/test_leading.py
     X = correlated(rng, 400, 6)
     est = small(2, 8, max_iter=5).fit(X)
     assert calls == [350]  # all rows less an eighth: the trial, and nothing after it

@@ -112,6 +112,7 @@ def test_chunks_of_any_size_give_the_same_bits(init, size, rng, monkeypatch):
     X = correlated(rng, 13_000, 5)
     monkeypatch.setattr("gkmeans.estimators.relaxing.HELD_ROWS", 64)
     monkeypatch.setattr(gk.GroupKMeans, "_relaxing_pays", lambda self, *rest: True)
+    monkeypatch.setattr(gk.GroupKMeans, "_leading", lambda self, *rest: None)
     make = partial(gk.GroupKMeans, 3, 8, init=init, max_iter=5, init_iter=2, random_state=0, relaxation=0.5)
     expected = make().fit(X)
     monkeypatch.setattr("gkmeans._rows.CHUNK_ROWS", size)

@@ -51,6 +51,12 @@ class Reporter:
         part.title = title
         return part
 
+    def unseen(self) -> Reporter:
+        """The same log for a part of the work that the bar does not count."""
+        part = self.named(self.title)
+        part.bar = None
+        return part
+
     def expect(self, total: int) -> None:
         """Set the number of steps; fewer may be taken."""
         if self.bar is not None and self._task is not None:

@@ -26,7 +26,7 @@ from ._rows import Codes, Floats
 from .dictionaries import Dictionaries, code_dtype
 
 KIND, FIT, LOCK = "gkmeans-checkpoint", "fit.json", "lock"
-_BESIDE = re.compile(r"\.(fit\.json|(training-[0-9]{4}|basis)\.safetensors)\.\w+")
+_BESIDE = re.compile(r"\.(fit\.json|(training-[0-9]{4}|basis|leading|leading-trial)\.safetensors)\.\w+")
 
 
 @dataclass(frozen=True)

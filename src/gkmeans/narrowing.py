@@ -5,6 +5,9 @@ water level of its rate-distortion function. What lies in the components far bel
 too, which then sees (n, r) instead of (n, P) numbers in every pass. The last iteration has all columns: the codewords
 get theirs back, and codes are chosen by all of the row. The noise of the relaxation stays that of the columns, as far
 as it lies in the components.
+
+Few rows teach codewords nothing but noise in directions below the water level. There training may keep to the
+components above it for good, where rows held out fare better (estimators/relaxing.py).
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -89,14 +93,26 @@ class Narrow:
         return np.ascontiguousarray(scipy.linalg.cholesky(M).astype(np.float32))
 
 
+def spanned(rows: Data, basis: Floats, workers: Workers) -> Narrow:
+    """Rows in the coordinates of a basis, for good: what noise lies outside of it is not asked for."""
+    seen = rows.passed(Project(basis), None, workers)
+    return Narrow(_inside(rows, seen.codes, basis), basis, rounded([seen.error]), np.zeros(len(basis)))
+
+
+def _inside(rows: Data, values: Any, basis: Floats) -> Data:
+    """The rows whose ``values`` (n, r) a pass has found, in the place of the wide ones."""
+    assert rows.frame.largest is not None  # a survey finds it
+    frame = Frame(np.zeros(basis.shape[1], np.float32), 1.0, rows.frame.largest @ np.abs(basis).astype(np.float64))
+    return rows.replaced(values, frame)
+
+
 def narrowed(rows: Data, C: int, K: int, run: Run) -> Narrow | None:
     """The rows in the components that matter to C dictionaries of K codewords; None where it would spare little."""
     n, P = len(rows), rows.n_features
     if not WIDE <= P <= WIDEST or C < 2 or n < SAMPLE_ROWS * P:
         return None
     places = np.linspace(0, n - 1, min(n, max(SAMPLE_NUMBERS // P, SAMPLE_ROWS * P))).astype(np.intp)
-    S = _moments(rows.take(places), run.workers)
-    [(variances, V)] = run.workers.map(_principal, [S])  # Ctrl-C must reach this thread
+    S, variances, V = components(rows.take(places), run.workers)
     error = gaussian_error(variances, C * float(np.log2(K)))
     r = kept(variances, SHARE * error)
     wide, narrow = first_blocks(C, P), first_blocks(C, r)
@@ -113,11 +129,16 @@ def narrowed(rows: Data, C: int, K: int, run: Run) -> Narrow | None:
     outside = rounded([seen.error])
     if outside > 2 * SHARE * n * error:  # the sample has not shown it
         return None
-    assert rows.frame.largest is not None  # a survey finds it
-    frame = Frame(np.zeros(r, np.float32), 1.0, rows.frame.largest @ np.abs(basis).astype(np.float64))
     inside = np.einsum("pr,pr->p", basis @ (basis.T @ S @ basis), basis)
     columns = np.maximum(np.diag(S).astype(np.float64) - inside, 0)
-    return Narrow(rows.replaced(seen.codes, frame), basis, outside, columns)
+    return Narrow(_inside(rows, seen.codes, basis), basis, outside, columns)
+
+
+def components(rows: Rows, workers: Workers) -> tuple[Floats, Doubles, Floats]:
+    """Second moments (P, P) of rows at hand, and the variances (P,) and directions (P, P) of their components."""
+    S = _moments(rows, workers)
+    [(variances, V)] = workers.map(_principal, [S])  # Ctrl-C must reach this thread
+    return S, variances, V
 
 
 def _moments(rows: Rows, workers: Workers) -> Floats:
@@ -173,14 +194,23 @@ def kept(variances: Doubles, outside: float) -> int:
 
 def gaussian_error(variances: Doubles, bits: float) -> float:
     """Least squared error with which so many ``bits`` describe a Gaussian of these variances: reverse water-filling."""
+    count, level = water(variances, bits)
+    return float(count * level + variances[count:].sum())
+
+
+def water(variances: Doubles, bits: float) -> tuple[int, float]:
+    """How many of the components with ``variances`` (P,), the largest first, lie above the water level, and the level.
+
+    They share the ``bits``; those below are left out.
+    """
     positive = variances[variances > variances[0] * 1e-12]
     if not len(positive):
-        return 0.0
+        return 0, 0.0
     # with the water level between the variances m − 1 and m, the first m components share the bits
     logs, m = np.cumsum(np.log2(positive)), np.arange(1, len(positive) + 1)
     levels = np.exp2((logs - 2 * bits) / m)
     count = int(np.count_nonzero(levels < positive))
-    return float(count * levels[count - 1] + positive[count:].sum())
+    return count, float(levels[count - 1])
 
 
 def aligned_with(V: Floats, S: Floats, wide: Sequence[Block], narrow: Sequence[Block]) -> Floats:

@@ -46,6 +46,6 @@ def row_errors(rows: Source, fitted: Dictionaries, codes: Codes) -> Doubles:
     return np.concatenate([squared_errors(rows.block(part), D, codes[part]) for part in parts]).astype(np.float64)
 
 
-def pays(gain: Doubles) -> bool:
-    """Whether rows gain (n,) more in all than chance would have it, a standard deviation."""
-    return float(gain.sum()) > float(gain.std() * np.sqrt(len(gain)))
+def pays(gain: Doubles, deviations: float = 1.0) -> bool:
+    """Whether rows gain (n,) more in all than chance would have it, so many standard deviations."""
+    return float(gain.sum()) > deviations * float(gain.std() * np.sqrt(len(gain)))

@@ -181,14 +181,14 @@ class AdditiveQuantizer(Coder):
         params = self.get_params(deep=False)
         settings = {name: saving.told(params[name]) for name in params if name not in ("n_jobs", "verbose")}
         data = {"shape": list(found.shape), "dtype": found.dtype, "sha256 of the rows": found.digest}
-        settings["16-bit steps"] = bool(getattr(self, "relaxation", 0)) and _core.coarse_products()
-        return {"estimator": type(self).__name__, **settings, **data}
+        relaxed = {"trial": "plain, relaxed, in components"} if getattr(self, "relaxation", 0) else {}
+        settings["16-bit steps"] = bool(relaxed) and _core.coarse_products()
+        return {"estimator": type(self).__name__, **settings, **relaxed, **data}
 
     def _keep(self, learned: Learned, history: Sequence[float], n_iter: int) -> None:
         """Set what training leaves."""
         self.dictionaries_ = full_length(learned.final, self._frame())
-        self.codes_ = learned.codes
-        self.stages_ = learned.stages
+        self.codes_, self.stages_ = learned.codes, learned.stages
         self.history_ = np.array(history)
         self.n_iter_ = n_iter
 

@@ -60,7 +60,8 @@ class GroupKMeans(Relaxing):
         dictionaries up to twice that; it fades to none over at most 96 iterations; of 24 and more the last eighth takes
         samples with noise instead, unless counts of pairs are sparse. Rows are assigned by dictionaries that were
         solved without them. 0 gives the paper's plain training, which is also taken with fewer than 4 K rows or
-        ``max_iter`` below 4, and where rows held out of a trial fare better by it; the log says which.
+        ``max_iter`` below 4, and where rows held out of a trial fare better by it, in all columns or, with few rows, in
+        leading principal components; the log says which.
     effort : int, default=7
         How hard ``encode`` looks for the best codes, from 0 to 9: O1GA, then 0, 1, 3, 6 … 256 rounds in which half of
         the codes are chosen anew and refined, from 7 on followed by ``order``. Where the CPU can, all but the last is

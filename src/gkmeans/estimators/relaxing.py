@@ -1,21 +1,28 @@
-"""Relaxed training as an estimator has it: in components where rows are wide, on trial where a start has structure."""
+"""Relaxed training as an estimator has it: in components where rows are wide, on trial where a start has structure.
+
+The trial may also find that plain training in a few leading components serves new rows best: where rows are few, and
+most directions carry less than a code of so many bits can describe (narrowing.py).
+"""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .._progress import logger
-from .._rows import Codes, Data, Rows
+from .._rows import Codes, Data, Floats, Rows
+from .._sums import Doubles
 from .._validation import check_relaxation
 from ..assignment import GroupAssignment
 from ..dictionaries import Dictionaries, drawn
 from ..encoding import encode
-from ..narrowing import Narrow, TooNarrow, narrowed
+from ..narrowing import SAMPLE_NUMBERS, WORTH, Narrow, TooNarrow, components, gaussian_error, narrowed, spanned, water
 from ..relaxation import relax, settled
 from ..shrinkage import pays, row_errors
 from ..streaming import Chain
@@ -36,6 +43,12 @@ TRIAL_ITERATIONS, TRIAL_EFFORT = 12, 5
 """Most iterations of the plain training that the relaxed one is compared with, and how hard held rows are encoded."""
 SHORTEST = 4
 """Iterations below which relaxed training would have no noise."""
+MOST_ROWS, MOST_COLUMNS, FEWEST_HELD = 128, 1024, 32
+"""Rows for each codeword of all dictionaries, and columns, above which no leading components are tried, and rows held
+out below which they would show nothing."""
+LEADING, SURELY = (2 / 3, 1.0), 2.0
+"""How many leading components are tried, as shares of those above the water level, and the standard deviations by which
+rows held out must gain."""
 
 
 class Relaxing(AdditiveQuantizer):
@@ -112,6 +125,7 @@ class Relaxing(AdditiveQuantizer):
     def _relaxed_by_trial(self, rows: Data, narrow: Narrow | None, run: Run, max_iter: int) -> Learned | None:
         """Relaxed training without the rows held out, which then join; None where plain training serves them better."""
         n, seen, way = len(rows), rows if narrow is None else narrow.rows, self._relaxing()
+        before = run.rng.bit_generator.state
         held = np.sort(drawn(n, min(n // HELD_OUT, HELD_ROWS), run.rng))
         others, rest = seen.take(held), seen.without(held)
         apart = _apart(run, rows.take(held), narrow)
@@ -119,11 +133,25 @@ class Relaxing(AdditiveQuantizer):
         if narrow is not None:
             narrow.check(apart)
         trial = replace(apart, reporter=run.reporter.named(f"{run.reporter.title}, trial"), history=[])
-        plainly, _ = train(rest, start, given, trial, min(max_iter, TRIAL_ITERATIONS), "gk-means")
+        if len(held) < HELD_ROWS and n * rows.n_features <= SAMPLE_NUMBERS:
+            run.reporter.stage_done(min(max_iter, TRIAL_ITERATIONS))
+            plain_chain = self._plainly(seen, held, trial, run.tol, max_iter)
+        else:  # a short one, from a short start
+            plain_chain = (*stages, train(rest, start, given, trial, min(max_iter, TRIAL_ITERATIONS), "gk-means")[0])
         begun = len(run.history)
         relaxed = relax(rest, start, given, apart, way, float(self.relaxation), max_iter - 1, narrow)
         gently = relaxed.dictionaries
-        if not self._relaxing_pays(others, plainly, gently, stages, run):
+        errors = self._trial_errors(others, (plain_chain, (*stages, gently)), run)
+        logger.info(
+            "fit, trial: %d rows held out, squared error %.6g by plain and %.6g by relaxed training",
+            len(others),
+            *(error.sum() for error in errors),
+        )
+        relaxing = self._relaxing_pays(*errors)
+        if leading := self._leading(rows, held, errors[relaxing], apart, max_iter):
+            run.begin_again(before)
+            return self._plainly_in(leading, run, max_iter)
+        if not relaxing:
             return None
         run.reporter.stage_done(self.init_iter * self._start_parts(rows.n_features))  # no second start
         if len(held) == HELD_ROWS:  # few of many
@@ -164,20 +192,70 @@ class Relaxing(AdditiveQuantizer):
         """How an iteration of relaxed training assigns."""
         return replace(self._method(*self._sizes()), rounds=TRAINING_ROUNDS)
 
-    def _relaxing_pays(
-        self, others: Rows, plainly: Dictionaries, gently: Dictionaries, stages: Sequence[Dictionaries], run: Run
-    ) -> bool:
-        """Whether rows held out fare better by relaxed than by plain training, by more than chance would have it."""
+    def _relaxing_pays(self, plainly: Doubles, gently: Doubles) -> bool:
+        """Whether rows held out have smaller errors by relaxed than by plain training, by more than chance has it."""
+        return pays(plainly - gently)
+
+    def _trial_errors(self, others: Rows, chains: Sequence[Chain], run: Run) -> list[Doubles]:
+        """Squared errors (n,) of rows held out by the last dictionaries of each chain."""
         way, errors = self._way(TRIAL_EFFORT, *self._sizes()), []
-        for fitted in (plainly, gently):
-            chosen = encode(others, (*stages, fitted), way, None, run.workers)
-            errors.append(row_errors(others, fitted, chosen))
-        logger.info(
-            "fit, trial: %d rows held out, squared error %.6g by plain and %.6g by relaxed training",
-            len(others),
-            *(error.sum() for error in errors),
-        )
-        return pays(errors[0] - errors[1])
+        for chain in chains:
+            chosen = encode(others, chain, way, None, run.workers)
+            errors.append(row_errors(others, chain[-1], chosen))
+        return errors
+
+    def _leading(self, rows: Data, held: NDArray[np.intp], errors: Doubles, run: Run, max_iter: int) -> Narrow | None:
+        """The rows in few leading components, where plain training in them serves the rows ``held`` better.
+
+        It is tried where rows are few, and their ``errors`` so far (of wide rows those in components: less than all)
+        above those of the best code of a Gaussian.
+        """
+        (C, K), n, P = self._sizes(), len(rows), rows.n_features
+        many = n > MOST_ROWS * C * K or P > MOST_COLUMNS or n * P > SAMPLE_NUMBERS
+        if many or len(held) < FEWEST_HELD or C < 2 or not isinstance(self.init, str):
+            return None
+        rest, others, bits = rows.take(np.delete(np.arange(n), held)), rows.take(held), C * float(np.log2(K))
+        _, variances, V = components(rest, run.workers)
+        if errors.sum() <= len(held) * gaussian_error(variances, bits):
+            return None
+        above = water(variances, bits)[0]
+        counts = [r for r in sorted({round(share * above) for share in LEADING}) if C <= r <= WORTH * P]
+        if not counts:
+            return None
+        V = run.kept("leading-trial", partial(_first, V, counts[-1]), (P, counts[-1]))
+        tried = {r: self._error_in(spanned(rest, _first(V, r), run.workers), others, run, max_iter) for r in counts}
+        best = min(tried, key=lambda r: tried[r].sum())
+        if not pays(errors - tried[best], SURELY):
+            return None
+        logger.info("fit, trial: %.6g by plain training in %d leading components", tried[best].sum(), best)
+        del rest  # before all rows are taken
+        V = components(rows.take(np.arange(n)), run.workers)[2]
+        return spanned(rows, run.kept("leading", partial(_first, V, best), (P, best)), run.workers)
+
+    def _error_in(self, narrow: Narrow, others: Rows, run: Run, max_iter: int) -> Doubles:
+        """Squared errors (n,) of ``others`` by a short plain training of narrow rows."""
+        title = f"{run.reporter.title}, trial of {narrow.basis.shape[1]} components"
+        trial = replace(run, reporter=run.reporter.named(title), history=[], outside=narrow.outside)
+        tol = max(run.tol, START_TOL)
+        chain = self._plainly(narrow.rows, None, trial, tol, min(max_iter, TRIAL_ITERATIONS))
+        return self._trial_errors(others, (_wide(chain, narrow),), run)[0]
+
+    def _plainly(self, rows: Data, held: NDArray[np.intp] | None, trial: Run, tol: float, max_iter: int) -> Chain:
+        """Stages and dictionaries of a plain training on trial, whose start has this ``tol``; the run stays as it is.
+
+        Its iterations are not among those that the bar expects.
+        """
+        trial = replace(trial, rng=copy.deepcopy(trial.rng), reporter=trial.reporter.unseen())
+        source = rows if held is None else rows.without(held)
+        start, given, stages = self._start(rows, held, replace(trial, tol=tol))
+        return (*stages, train(source, start, given, trial, max_iter, "gk-means")[0])
+
+    def _plainly_in(self, narrow: Narrow, run: Run, max_iter: int) -> Learned:
+        """Plain training of narrow rows, whose codewords have nothing outside of the components."""
+        run.outside = narrow.outside
+        start, given, stages = self._start(narrow.rows, None, run)
+        fitted, codes = train(narrow.rows, start, given, run, max_iter, "gk-means")
+        return Learned(narrow.wide(fitted), codes, _wide(stages, narrow))
 
 
 def _apart(run: Run, others: Rows, narrow: Narrow | None) -> Run:
@@ -185,6 +263,11 @@ def _apart(run: Run, others: Rows, narrow: Narrow | None) -> Run:
     energy = run.energy - others.energy(run.workers)
     outside = 0.0 if narrow is None else max(0.0, narrow.outside - narrow.outside_of(others, run.workers))
     return replace(run, energy=energy, outside=outside)
+
+
+def _first(V: Floats, count: int) -> Floats:
+    """The first columns."""
+    return np.ascontiguousarray(V[:, :count])
 
 
 def _wide(stages: Sequence[Dictionaries], narrow: Narrow | None) -> Chain:
