@@ -298,12 +298,12 @@ def test_the_bar_ends_full_when_the_fit_ends(tol, X, capfd):
     assert "19/19" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize(("relaxation", "module", "training"), [(0, "group", "train"), (0.5, "relaxing", "relax")])
-def test_the_bar_is_taken_away_by_an_error(relaxation, module, training, X, capfd, monkeypatch):
+@pytest.mark.parametrize(("relaxation", "training"), [(0, "train"), (0.5, "relax")])
+def test_the_bar_is_taken_away_by_an_error(relaxation, training, X, capfd, monkeypatch):
     def broken(*arguments, **options):
         raise RuntimeError("broken")
 
-    monkeypatch.setattr(f"gkmeans.estimators.{module}.{training}", broken)
+    monkeypatch.setattr(f"gkmeans.estimators.relaxing.{training}", broken)
     before = limits()
     with pytest.raises(RuntimeError, match="broken"):
         small(verbose=1, init="random", max_iter=4, relaxation=relaxation).fit(X)

@@ -22,7 +22,7 @@ from ..narrowing import in_components, less_means
 from ..products import MOST_SWAYED, even_enough, swayed
 from ..steps import fine_enough
 from ..streaming import Chain
-from ..training import Run, train
+from ..training import Run
 from .base import AdditiveQuantizer, Learned
 from .relaxing import TRAINING_ROUNDS, TRIAL_ITERATIONS, Relaxing
 
@@ -174,9 +174,7 @@ class GroupKMeans(Relaxing):
             run.reporter.stage_done(self._extra_iterations(rows.n_features))
         elif relaxed := self._relaxed(rows, run, max_iter):
             return relaxed
-        start, codes, stages = self._start(rows, None, run)
-        fitted, codes = train(rows, start, codes, run, max_iter, "gk-means")
-        return Learned(fitted, codes, tuple(stages))
+        return self._learned_plainly(rows, run, max_iter)
 
     def _way(self, effort: int, C: int, K: int) -> GroupAssignment:
         order = self._method(C, K).order if effort > 1 else 1

@@ -253,9 +253,14 @@ class Relaxing(AdditiveQuantizer):
     def _plainly_in(self, narrow: Narrow, run: Run, max_iter: int) -> Learned:
         """Plain training of narrow rows, whose codewords have nothing outside of the components."""
         run.outside = narrow.outside
-        start, given, stages = self._start(narrow.rows, None, run)
-        fitted, codes = train(narrow.rows, start, given, run, max_iter, "gk-means")
-        return Learned(narrow.wide(fitted), codes, _wide(stages, narrow))
+        found = self._learned_plainly(narrow.rows, run, max_iter)
+        return Learned(narrow.wide(found.final), found.codes, _wide(found.stages, narrow))
+
+    def _learned_plainly(self, rows: Data, run: Run, max_iter: int) -> Learned:
+        """Plain training of all rows."""
+        start, given, stages = self._start(rows, None, run)
+        fitted, codes = train(rows, start, given, run, max_iter, "gk-means")
+        return Learned(fitted, codes, tuple(stages))
 
 
 def _apart(run: Run, others: Rows, narrow: Narrow | None) -> Run:
