@@ -15,6 +15,7 @@ from gkmeans._rows import Rows, decode
 from gkmeans.assignment import GroupAssignment
 from gkmeans.checkpoint import State
 from gkmeans.dictionaries import Dictionaries
+from gkmeans.estimators import relaxing
 from gkmeans.folds import FOLDS, Folds, heated, held_of, spread, turns
 from gkmeans.relaxation import ITERATIONS, SAMPLE_HEAT, mean_of, warmed
 from gkmeans.shrinkage import Shrinkage
@@ -547,6 +548,51 @@ def test_sparse_counts_of_pairs_which_samples_would_make_grow_take_none(rng, mon
     ends_well(small(init="random", max_iter=41).fit(X), X)
 
 
+def test_codes_spoilt_by_noise_do_not_shrink_the_codewords_without_end():
+    # a codeword has 75 rows; unbounded, shrinkage went on to thousands of points, and training ended at 0.25
+    X = np.random.default_rng(0).random((600, 16), np.float32)
+    plain, relaxed = (small(4, 8, init="kmeans", max_iter=100, relaxation=r).fit(X).history_[-1] for r in (0, 0.5))
+    assert relaxed < plain
+
+
+def test_no_more_shrinkage_is_tried_than_a_codeword_has_rows(rng, workers):
+    rows = rows_of(rng.standard_normal((80, 5)))  # for each of four codewords 20
+    folds, start = Folds(rows, rng), Dictionaries.single(rng.standard_normal((2, 4, 5)))
+    codes = rng.integers(0, 4, (80, 2)).astype(np.uint8)
+    parts = folds.statistics(codes, start, workers)
+    for tried, factor in ((20.0, 4.0), (21.0, 0.5)):
+        shrinkage, judged = Shrinkage(tried / 4, 4.0), []
+        shrinkage.better = lambda now, then, held, codes, judged=judged: judged.append(then) or now
+        folds.solved(range(2), [start] * FOLDS, parts, codes, shrinkage, 0, a_run(rows, workers))
+        assert (len(judged), shrinkage.factor) == (factor == 4, factor)
+
+
+@pytest.mark.parametrize("other", ["better", "worse"])
+def test_few_rows_are_relaxed_from_the_start_that_serves_rows_held_out(other, rng, monkeypatch, tmp_path):
+    elsewhere = relaxing.Relaxing._from_elsewhere
+
+    def judged(self, *arguments):
+        begin, errors, history = elsewhere(self, *arguments)
+        return begin, errors * (0.1 if other == "better" else 10), history
+
+    monkeypatch.setattr(relaxing.Relaxing, "_from_elsewhere", judged)
+    monkeypatch.setattr(relaxing.Relaxing, "_relaxing_pays", lambda self, plainly, gently: True)
+    X = correlated(rng, 500, 9)
+    whole = small(max_iter=10).fit(X)
+    assert len(whole.stages_) == (0 if other == "better" else 1)  # k-means has none
+    assert whole.history_[-1] == pytest.approx(whole.relative_distortion(X, codes=whole.codes_), rel=1e-5)
+    assert same_bits(whole, small(max_iter=10, n_jobs=1).fit(X))
+    assert same_bits(whole, small(max_iter=10).fit(gk.Batches([X[:99], X[99:400], X[400:]])))
+    assert same_bits(whole, small(max_iter=10).fit(X, checkpoint=tmp_path))
+    last = max(tmp_path.glob("training-*"))
+    last.unlink()
+    assert same_bits(whole, small(max_iter=10).fit(X, checkpoint=tmp_path))
+    if other == "worse":  # as without it
+        nothing = (None, np.array([np.inf]), [])
+        monkeypatch.setattr(relaxing.Relaxing, "_from_elsewhere", lambda self, *arguments: nothing)
+        assert same_bits(whole, small(max_iter=10).fit(X))
+
+
 @pytest.mark.parametrize("init", ["random", "hierarchical"])
 @pytest.mark.usefixtures("untried")
 def test_samples_are_the_same_for_threads_and_batches(init, verdict, rng, monkeypatch):
@@ -556,7 +602,7 @@ def test_samples_are_the_same_for_threads_and_batches(init, verdict, rng, monkey
     one, two = (small(init=init, max_iter=20, n_jobs=jobs).fit(X) for jobs in (1, 2))
     assert same_bits(one, two)
     assert same_bits(one, small(init=init, max_iter=20).fit(gk.Batches([X[:100], X[100:700], X[700:]])))
-    assert len(verdict) == (6 if init == "random" else 12)  # trained again with the rows of the trial
+    assert len(verdict) == (6 if init == "random" else 18)  # two trials, and again with the rows of the trial
     assert verdict == 3 * verdict[: len(verdict) // 3]
 
 
@@ -629,7 +675,7 @@ def test_rows_held_out_reject_a_relaxation_that_spoils_the_dictionaries(rng, mon
     monkeypatch.setattr(gk.GroupKMeans, "_leading", lambda self, *rest: None)  # tests/test_leading.py
     X = correlated(rng, 400, 6)
     est = small(2, 8, max_iter=5).fit(X)
-    assert calls == [350]  # all rows less an eighth: the trial, and nothing after it
+    assert calls == [350, 350]  # all rows less an eighth: trials from two starts, and nothing after them
     assert same_bits(est, small(2, 8, max_iter=5, relaxation=0).fit(X))
     assert (est.history_ == small(2, 8, max_iter=5, relaxation=0).fit(X).history_).all()
 

@@ -77,7 +77,14 @@ class Folds:
         judging: int | None,
         run: Run,
     ) -> list[Dictionaries]:
-        """Dictionaries for each fold of a turn by the statistics of the others; one fold may judge the shrinkage."""
+        """Dictionaries for each fold of a turn by the statistics of the others; one fold may judge the shrinkage.
+
+        More points than a codeword has rows are not tried. Codes that noise has spoilt would ask for them, which leaves
+        less to the codewords and more to the residual, and so to the noise: without end.
+        """
+        if judging is not None and shrinkage.tried > len(self.rows) / trained[0].shape[1]:
+            shrinkage.turned()
+            judging = None
 
         def one(task: tuple[int, float]) -> Dictionaries:
             f, points = task

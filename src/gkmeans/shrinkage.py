@@ -36,8 +36,12 @@ class Shrinkage:
         if row_errors(held, then, codes).sum() < row_errors(held, now, codes).sum():
             self.points = self.tried
             return then
-        self.factor = 0.5 if self.factor > 1 else 2.0
+        self.turned()
         return now
+
+    def turned(self) -> None:
+        """Next time fewer points are tried where more did not serve, and the other way about."""
+        self.factor = 0.5 if self.factor > 1 else 2.0
 
 
 def row_errors(rows: Source, fitted: Dictionaries, codes: Codes) -> Doubles:

@@ -24,7 +24,7 @@ from ..steps import fine_enough
 from ..streaming import Chain
 from ..training import Run
 from .base import AdditiveQuantizer, Learned
-from .relaxing import TRAINING_ROUNDS, TRIAL_ITERATIONS, Relaxing
+from .relaxing import TRAINING_ROUNDS, TRIAL_ITERATIONS, Relaxing, Start
 
 SWIFT_EFFORT = 6
 """Up to this effort a model of relaxed training encodes in 16-bit steps alone, above it exact products come after."""
@@ -54,14 +54,16 @@ class GroupKMeans(Relaxing):
         and only for small problems; at most 64. Where 16-bit steps are used (``effort``), it has a part in the stages
         of the start, in plain training, and in efforts from 7 on.
     init : {"hierarchical", "kmeans", "random"}, (C, K, P) array or fitted estimator, default="hierarchical"
-        Where training starts; a fitted estimator gives its dictionaries, and codes by its own ``encode``.
+        Where training starts; a fitted estimator gives its dictionaries, and codes by its own ``encode``. With
+        "hierarchical" and few rows relaxed training is tried from k-means, too, and begins where rows held out fare
+        better.
     relaxation : float, default=0.5
         From 0 to 2: noise on the codewords when training starts, in standard deviations of the residual, with 3 to 7
         dictionaries up to twice that; it fades to none over at most 96 iterations; of 24 and more the last eighth takes
         samples with noise instead, unless counts of pairs are sparse. Rows are assigned by dictionaries that were
         solved without them. 0 gives the paper's plain training, which is also taken with fewer than 4 K rows or
-        ``max_iter`` below 4, and where rows held out of a trial fare better by it, in all columns or, with few rows, in
-        leading principal components; the log says which.
+        ``max_iter`` below 4, and where rows held out of a trial fare better by it. With few rows they may also choose
+        training in leading principal components, plain or with a fifth of the noise; the log says which.
     effort : int, default=7
         How hard ``encode`` looks for the best codes, from 0 to 9: O1GA, then 0, 1, 3, 6 … 256 rounds in which half of
         the codes are chosen anew and refined, from 7 on followed by ``order``. Where the CPU can, all but the last is
@@ -239,22 +241,21 @@ class GroupKMeans(Relaxing):
             return 0
         return self.init_iter * self._start_parts(P) + min(self.max_iter, TRIAL_ITERATIONS) + self.max_iter - 1
 
-    def _start(
-        self, rows: Data, held: NDArray[np.intp] | None, run: Run
-    ) -> tuple[Dictionaries, Codes | None, list[Dictionaries]]:
+    def _start(self, rows: Data, held: NDArray[np.intp] | None, run: Run, init: str | None = None) -> Start:
         """Dictionaries, codes where the start has them, and the stages to replay.
 
-        A start that is learned is learned from the rows that are not ``held``; codes are theirs.
+        A start that is learned is learned from the rows that are not ``held``; codes are theirs. It is that of
+        ``init``, where one is named.
         """
         C, K = self._sizes()
         if not isinstance(self.init, str):
             D = self._given_start((C, K, rows.n_features), rows.frame.scale).astype(np.float64)
             D[0] -= rows.frame.shift
             return Dictionaries.single(D * rows.frame.scale), self._given_codes(rows, held, run), []
-        source = rows if held is None else rows.without(held)
-        if self.init == "random":
+        source, init = rows if held is None else rows.without(held), init or self.init
+        if init == "random":
             return random(source, C, K, run.rng), None, []
-        if self.init == "kmeans":
+        if init == "kmeans":
             return *kmeans(source, C, K, run, self.init_iter), []
         return hierarchical(source, C, K, run, self.init_iter)
 

@@ -49,6 +49,13 @@ out below which they would show nothing."""
 LEADING, SURELY = (2 / 3, 1.0), 2.0
 """How many leading components are tried, as shares of those above the water level, and the standard deviations by which
 rows held out must gain."""
+OTHER_START = "kmeans"
+"""Where else a relaxed training of few rows is tried from; it ends in other minima, some of them far lower."""
+GENTLY = 0.2
+"""Share of the relaxation that training in leading components is tried with: more noise would undo what it has."""
+
+
+Start = tuple[Dictionaries, Codes | None, list[Dictionaries]]
 
 
 class Relaxing(AdditiveQuantizer):
@@ -63,10 +70,11 @@ class Relaxing(AdditiveQuantizer):
     def _method(self, C: int, K: int) -> GroupAssignment:
         raise NotImplementedError
 
-    def _start(
-        self, rows: Data, held: NDArray[np.intp] | None, run: Run
-    ) -> tuple[Dictionaries, Codes | None, list[Dictionaries]]:
-        """Dictionaries to start from, codes of the rows that are not ``held``, where there are, and the stages."""
+    def _start(self, rows: Data, held: NDArray[np.intp] | None, run: Run, init: str | None = None) -> Start:
+        """Dictionaries to start from, codes of the rows that are not ``held``, where there are, and the stages.
+
+        The start is that of ``init``, where one is named.
+        """
         raise NotImplementedError
 
     def _start_parts(self, P: int) -> int:
@@ -133,7 +141,8 @@ class Relaxing(AdditiveQuantizer):
         if narrow is not None:
             narrow.check(apart)
         trial = replace(apart, reporter=run.reporter.named(f"{run.reporter.title}, trial"), history=[])
-        if len(held) < HELD_ROWS and n * rows.n_features <= SAMPLE_NUMBERS:
+        few = len(held) < HELD_ROWS and n * rows.n_features <= SAMPLE_NUMBERS
+        if few:
             run.reporter.stage_done(min(max_iter, TRIAL_ITERATIONS))
             plain_chain = self._plainly(seen, held, trial, run.tol, max_iter)
         else:  # a short one, from a short start
@@ -142,6 +151,11 @@ class Relaxing(AdditiveQuantizer):
         relaxed = relax(rest, start, given, apart, way, float(self.relaxation), max_iter - 1, narrow)
         gently = relaxed.dictionaries
         errors = self._trial_errors(others, (plain_chain, (*stages, gently)), run)
+        if few and isinstance(self.init, str) and self.init == "hierarchical":
+            other, missed, history = self._from_elsewhere(seen, held, trial, max_iter, narrow)
+            logger.info("fit, trial: squared error %.6g from %s", missed.sum(), OTHER_START)
+            if missed.sum() < errors[1].sum():
+                (start, given, stages), errors[1], run.history[:begun], begun = other, missed, history, len(history)
         logger.info(
             "fit, trial: %d rows held out, squared error %.6g by plain and %.6g by relaxed training",
             len(others),
@@ -150,7 +164,7 @@ class Relaxing(AdditiveQuantizer):
         relaxing = self._relaxing_pays(*errors)
         if leading := self._leading(rows, held, errors[relaxing], apart, max_iter):
             run.begin_again(before)
-            return self._plainly_in(leading, run, max_iter)
+            return self._in_components(*leading, run, max_iter)
         if not relaxing:
             return None
         run.reporter.stage_done(self.init_iter * self._start_parts(rows.n_features))  # no second start
@@ -204,8 +218,24 @@ class Relaxing(AdditiveQuantizer):
             errors.append(row_errors(others, chain[-1], chosen))
         return errors
 
-    def _leading(self, rows: Data, held: NDArray[np.intp], errors: Doubles, run: Run, max_iter: int) -> Narrow | None:
-        """The rows in few leading components, where plain training in them serves the rows ``held`` better.
+    def _from_elsewhere(
+        self, rows: Data, held: NDArray[np.intp], run: Run, max_iter: int, narrow: Narrow | None
+    ) -> tuple[Start, Doubles, list[float]]:
+        """The other start, squared errors (n,) of rows held out by relaxed training from it, and the start's history.
+
+        The run stays as it is, and so does its bar.
+        """
+        tol, others = max(run.tol, START_TOL), rows.take(held)
+        trial = replace(run, rng=copy.deepcopy(run.rng), reporter=run.reporter.unseen(), history=[], tol=tol)
+        begin = start, given, stages = self._start(rows, held, trial, OTHER_START)
+        history, heat = trial.history[:], float(self.relaxation)
+        found = relax(rows.without(held), start, given, trial, self._relaxing(), heat, max_iter - 1, narrow)
+        return begin, self._trial_errors(others, ((*stages, found.dictionaries),), run)[0], history
+
+    def _leading(
+        self, rows: Data, held: NDArray[np.intp], errors: Doubles, run: Run, max_iter: int
+    ) -> tuple[Narrow, float] | None:
+        """The rows in few leading components, where training in them serves the rows ``held`` better, and its noise.
 
         It is tried where rows are few, and their ``errors`` so far (of wide rows those in components: less than all)
         above those of the best code of a Gaussian.
@@ -227,15 +257,22 @@ class Relaxing(AdditiveQuantizer):
         best = min(tried, key=lambda r: tried[r].sum())
         if not pays(errors - tried[best], SURELY):
             return None
-        logger.info("fit, trial: %.6g by plain training in %d leading components", tried[best].sum(), best)
+        heat = GENTLY * float(self.relaxation)
+        gently = self._error_in(spanned(rest, _first(V, best), run.workers), others, run, max_iter, heat)
+        found = (tried[best].sum(), gently.sum(), best)
+        logger.info("fit, trial: %.6g by plain and %.6g by relaxed training in %d leading components", *found)
         del rest  # before all rows are taken
         V = components(rows.take(np.arange(n)), run.workers)[2]
-        return spanned(rows, run.kept("leading", partial(_first, V, best), (P, best)), run.workers)
+        leading = spanned(rows, run.kept("leading", partial(_first, V, best), (P, best)), run.workers)
+        return leading, heat if found[1] < found[0] else 0.0
 
-    def _error_in(self, narrow: Narrow, others: Rows, run: Run, max_iter: int) -> Doubles:
-        """Squared errors (n,) of ``others`` by a short plain training of narrow rows."""
+    def _error_in(self, narrow: Narrow, others: Rows, run: Run, max_iter: int, heat: float = 0.0) -> Doubles:
+        """Squared errors (n,) of ``others`` by training narrow rows: for short plainly, or in full with noise."""
         title = f"{run.reporter.title}, trial of {narrow.basis.shape[1]} components"
-        trial = replace(run, reporter=run.reporter.named(title), history=[], outside=narrow.outside)
+        trial = replace(run, reporter=run.reporter.named(title).unseen(), history=[], outside=narrow.outside)
+        if heat:
+            found = self._in_components(narrow, heat, replace(trial, rng=copy.deepcopy(run.rng)), max_iter)
+            return self._trial_errors(others, ((*found.stages, found.final),), run)[0]
         tol = max(run.tol, START_TOL)
         chain = self._plainly(narrow.rows, None, trial, tol, min(max_iter, TRIAL_ITERATIONS))
         return self._trial_errors(others, (_wide(chain, narrow),), run)[0]
@@ -250,11 +287,15 @@ class Relaxing(AdditiveQuantizer):
         start, given, stages = self._start(rows, held, replace(trial, tol=tol))
         return (*stages, train(source, start, given, trial, max_iter, "gk-means")[0])
 
-    def _plainly_in(self, narrow: Narrow, run: Run, max_iter: int) -> Learned:
-        """Plain training of narrow rows, whose codewords have nothing outside of the components."""
+    def _in_components(self, narrow: Narrow, heat: float, run: Run, max_iter: int) -> Learned:
+        """Training of narrow rows, without noise plain, whose codewords have nothing outside of the components."""
         run.outside = narrow.outside
-        found = self._learned_plainly(narrow.rows, run, max_iter)
-        return Learned(narrow.wide(found.final), found.codes, _wide(found.stages, narrow))
+        if heat == 0:
+            found = self._learned_plainly(narrow.rows, run, max_iter)
+            return Learned(narrow.wide(found.final), found.codes, _wide(found.stages, narrow))
+        start, given, stages = self._start(narrow.rows, None, replace(run, tol=max(run.tol, START_TOL)))
+        relaxed = relax(narrow.rows, start, given, run, self._relaxing(), heat, max_iter)
+        return Learned(narrow.wide(relaxed.dictionaries), relaxed.codes, _wide(stages[:1], narrow))
 
     def _learned_plainly(self, rows: Data, run: Run, max_iter: int) -> Learned:
         """Plain training of all rows."""
