@@ -127,6 +127,23 @@ assert (est.dictionaries_ == make().fit(X).dictionaries_).all()
 """
 
 
+TWICE = """
+import dask.array as da, gkmeans as gk, numpy as np
+from gkmeans import distributed
+X = np.random.default_rng(0).random((60, 4))
+array = da.from_array(X, chunks=(30, -1))
+def make():
+    return gk.GroupKMeans(2, 4, init="random", max_iter=2, relaxation=0, effort=0, random_state=0)
+one, two = distributed.fit(make(), array), distributed.fit(make(), array)
+assert (one.dictionaries_ == two.dictionaries_).all()
+assert (distributed.encode(one, array).compute() == one.encode(X)).all()
+"""
+
+
+def test_a_process_without_a_client_fits_twice_and_encodes():
+    subprocess.run([sys.executable, "-c", TWICE], check=True, timeout=120)
+
+
 @on_the_cluster
 def test_a_client_need_not_be_the_default_one(client):
     subprocess.run([sys.executable, "-c", NOT_THE_DEFAULT, client.scheduler.address], check=True, timeout=120)

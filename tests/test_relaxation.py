@@ -2,13 +2,14 @@
 
 import pickle
 
+import dask.array as da
 import numpy as np
 import pytest
 
 import gkmeans as gk
 import reference
 from conftest import correlated, message_of, same_bits
-from gkmeans import passes, relaxation
+from gkmeans import distributed, passes, relaxation, training
 from gkmeans._frame import Frame
 from gkmeans._progress import Reporter
 from gkmeans._rows import Rows, decode
@@ -567,26 +568,68 @@ def test_no_more_shrinkage_is_tried_than_a_codeword_has_rows(rng, workers):
         assert (len(judged), shrinkage.factor) == (factor == 4, factor)
 
 
-@pytest.mark.parametrize("other", ["better", "worse"])
-def test_few_rows_are_relaxed_from_the_start_that_serves_rows_held_out(other, rng, monkeypatch, tmp_path):
-    elsewhere = relaxing.Relaxing._from_elsewhere
+def judge_the_other_start(monkeypatch, factor):
+    """Makes the errors by the other start so many times what they are; the histories of that start, one a fit."""
+    elsewhere, tried = relaxing.Relaxing._from_elsewhere, []
 
     def judged(self, *arguments):
         begin, errors, history = elsewhere(self, *arguments)
-        return begin, errors * (0.1 if other == "better" else 10), history
+        tried.append(history[:])
+        return begin, errors * factor, history
 
     monkeypatch.setattr(relaxing.Relaxing, "_from_elsewhere", judged)
     monkeypatch.setattr(relaxing.Relaxing, "_relaxing_pays", lambda self, plainly, gently: True)
-    X = correlated(rng, 500, 9)
+    return tried
+
+
+def test_a_fit_from_the_other_start_that_was_killed_goes_on_to_the_same_bits(rng, monkeypatch, tmp_path):
+    judge_the_other_start(monkeypatch, 0.1)
+    X, write, written = correlated(rng, 300, 9), training.write_state, []
+
+    class Killed(BaseException):
+        pass
+
+    def crashing(path, *arguments):
+        write(path, *arguments)
+        written.append(path.name)
+        if len(written) == last:
+            raise Killed
+
+    last = 0
+    monkeypatch.setattr(training, "write_state", crashing)
+    whole = small(max_iter=5, init_iter=2).fit(X, checkpoint=tmp_path / "whole")
+    moments = len(written)
+    for last in range(2, moments, 5):
+        written.clear()
+        with pytest.raises(Killed):
+            small(max_iter=5, init_iter=2).fit(X, checkpoint=tmp_path / str(last))
+        written.clear()
+        before, last = last, 0
+        again = small(max_iter=5, init_iter=2).fit(X, checkpoint=tmp_path / str(before))
+        assert same_bits(whole, again)
+        assert (whole.history_ == again.history_).all()
+
+
+def test_wide_rows_may_be_relaxed_from_the_other_start(rng, monkeypatch):
+    tried = judge_the_other_start(monkeypatch, 0.1)
+    X = (rng.standard_normal((1100, 20)) @ rng.standard_normal((20, 256))).astype(np.float32)
+    X += 0.1 * rng.standard_normal(X.shape, dtype=np.float32)
+    est = small(max_iter=6).fit(X)
+    ends_well(est, X)
+    assert est.history_[: -est.n_iter_].tolist() == tried[-1]
+
+
+@pytest.mark.parametrize("other", ["better", "worse"])
+def test_few_rows_are_relaxed_from_the_start_that_serves_rows_held_out(other, rng, monkeypatch):
+    tried, X = judge_the_other_start(monkeypatch, 0.1 if other == "better" else 10), correlated(rng, 500, 9)
     whole = small(max_iter=10).fit(X)
+    ends_well(whole, X)
     assert len(whole.stages_) == (0 if other == "better" else 1)  # k-means has none
-    assert whole.history_[-1] == pytest.approx(whole.relative_distortion(X, codes=whole.codes_), rel=1e-5)
+    assert whole.n_iter_ == 10
+    assert (whole.history_[:-10].tolist() == tried[0]) == (other == "better")
     assert same_bits(whole, small(max_iter=10, n_jobs=1).fit(X))
     assert same_bits(whole, small(max_iter=10).fit(gk.Batches([X[:99], X[99:400], X[400:]])))
-    assert same_bits(whole, small(max_iter=10).fit(X, checkpoint=tmp_path))
-    last = max(tmp_path.glob("training-*"))
-    last.unlink()
-    assert same_bits(whole, small(max_iter=10).fit(X, checkpoint=tmp_path))
+    assert same_bits(whole, distributed.fit(small(max_iter=10), da.from_array(X, chunks=(130, 9))))
     if other == "worse":  # as without it
         nothing = (None, np.array([np.inf]), [])
         monkeypatch.setattr(relaxing.Relaxing, "_from_elsewhere", lambda self, *arguments: nothing)

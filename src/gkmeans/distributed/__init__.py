@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 try:
     import dask
     import dask.array as da
+    import dask.distributed  # its settings must be there before `fit` sets one: they would go when that one does
 except ImportError as error:
     raise ImportError("gkmeans.distributed needs Dask; install it by: pip install 'gkmeans[dask]'") from error
 

@@ -181,7 +181,7 @@ class AdditiveQuantizer(Coder):
         params = self.get_params(deep=False)
         settings = {name: saving.told(params[name]) for name in params if name not in ("n_jobs", "verbose")}
         data = {"shape": list(found.shape), "dtype": found.dtype, "sha256 of the rows": found.digest}
-        relaxed = {"trial": "plain, relaxed, in components"} if getattr(self, "relaxation", 0) else {}
+        relaxed = {"trial": "plain, relaxed from two starts, in components"} if getattr(self, "relaxation", 0) else {}
         settings["16-bit steps"] = bool(relaxed) and _core.coarse_products()
         return {"estimator": type(self).__name__, **settings, **relaxed, **data}
 

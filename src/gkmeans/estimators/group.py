@@ -63,7 +63,7 @@ class GroupKMeans(Relaxing):
         samples with noise instead, unless counts of pairs are sparse. Rows are assigned by dictionaries that were
         solved without them. 0 gives the paper's plain training, which is also taken with fewer than 4 K rows or
         ``max_iter`` below 4, and where rows held out of a trial fare better by it. With few rows they may also choose
-        training in leading principal components, plain or with a fifth of the noise; the log says which.
+        training in leading principal components with a fifth of the noise; the log says which.
     effort : int, default=7
         How hard ``encode`` looks for the best codes, from 0 to 9: O1GA, then 0, 1, 3, 6 … 256 rounds in which half of
         the codes are chosen anew and refined, from 7 on followed by ``order``. Where the CPU can, all but the last is
@@ -100,7 +100,7 @@ class GroupKMeans(Relaxing):
         Iterations of the training proper: the last ``n_iter_`` entries of ``history_``.
     stages_ : tuple of Dictionaries
         Stages of the hierarchical initialisation, which ``encode`` replays where it does not work in 16-bit steps:
-        after relaxed training the first alone; empty for other starts.
+        after relaxed training the first alone; empty for other starts, and where few rows fared better from k-means.
     usage_ : (C, K) float32
         Share of the training rows that chose each codeword.
     residual_ : float
@@ -244,8 +244,8 @@ class GroupKMeans(Relaxing):
     def _start(self, rows: Data, held: NDArray[np.intp] | None, run: Run, init: str | None = None) -> Start:
         """Dictionaries, codes where the start has them, and the stages to replay.
 
-        A start that is learned is learned from the rows that are not ``held``; codes are theirs. It is that of
-        ``init``, where one is named.
+        A start that is learned is learned from the rows that are not ``held``; codes are theirs. What
+        starts is ``init``, by default the estimator's own.
         """
         C, K = self._sizes()
         if not isinstance(self.init, str):

@@ -1,7 +1,7 @@
 """Relaxed training as an estimator has it: in components where rows are wide, on trial where a start has structure.
 
-The trial may also find that plain training in a few leading components serves new rows best: where rows are few, and
-most directions carry less than a code of so many bits can describe (narrowing.py).
+Where rows are few, it has more to choose from: relaxed training from another start, and, where most directions carry
+less than a code of so many bits can describe (narrowing.py), training in a few leading components with little noise.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ LEADING, SURELY = (2 / 3, 1.0), 2.0
 rows held out must gain."""
 OTHER_START = "kmeans"
 """Where else a relaxed training of few rows is tried from; it ends in other minima, some of them far lower."""
-GENTLY = 0.2
-"""Share of the relaxation that training in leading components is tried with: more noise would undo what it has."""
+LITTLE_NOISE = 0.2
+"""Share of the relaxation that training in leading components has: more noise would undo what its start has."""
 
 
 Start = tuple[Dictionaries, Codes | None, list[Dictionaries]]
@@ -152,10 +152,13 @@ class Relaxing(AdditiveQuantizer):
         gently = relaxed.dictionaries
         errors = self._trial_errors(others, (plain_chain, (*stages, gently)), run)
         if few and isinstance(self.init, str) and self.init == "hierarchical":
-            other, missed, history = self._from_elsewhere(seen, held, trial, max_iter, narrow)
-            logger.info("fit, trial: squared error %.6g from %s", missed.sum(), OTHER_START)
-            if missed.sum() < errors[1].sum():
-                (start, given, stages), errors[1], run.history[:begun], begun = other, missed, history, len(history)
+            other, there, history = self._from_elsewhere(seen, held, others, trial, max_iter, narrow)
+            totals = (errors[1].sum(), self.init, there.sum(), OTHER_START)
+            logger.info("fit, trial: relaxed training with squared error %.6g from %s and %.6g from %s", *totals)
+            if pays(errors[1] - there):
+                (start, given, stages), errors[1] = other, there
+                run.history[:begun] = history
+                begun = len(history)
         logger.info(
             "fit, trial: %d rows held out, squared error %.6g by plain and %.6g by relaxed training",
             len(others),
@@ -164,7 +167,7 @@ class Relaxing(AdditiveQuantizer):
         relaxing = self._relaxing_pays(*errors)
         if leading := self._leading(rows, held, errors[relaxing], apart, max_iter):
             run.begin_again(before)
-            return self._in_components(*leading, run, max_iter)
+            return self._in_components(leading, run, max_iter)
         if not relaxing:
             return None
         run.reporter.stage_done(self.init_iter * self._start_parts(rows.n_features))  # no second start
@@ -219,23 +222,23 @@ class Relaxing(AdditiveQuantizer):
         return errors
 
     def _from_elsewhere(
-        self, rows: Data, held: NDArray[np.intp], run: Run, max_iter: int, narrow: Narrow | None
+        self, rows: Data, held: NDArray[np.intp], others: Rows, run: Run, max_iter: int, narrow: Narrow | None
     ) -> tuple[Start, Doubles, list[float]]:
-        """The other start, squared errors (n,) of rows held out by relaxed training from it, and the start's history.
+        """The other start, squared errors (n,) of ``others`` by relaxed training from it, and the start's history.
 
-        The run stays as it is, and so does its bar.
+        The ``others`` are the rows ``held`` out. The run stays as it is, and so does its bar.
         """
-        tol, others = max(run.tol, START_TOL), rows.take(held)
-        trial = replace(run, rng=copy.deepcopy(run.rng), reporter=run.reporter.unseen(), history=[], tol=tol)
-        begin = start, given, stages = self._start(rows, held, trial, OTHER_START)
+        trial = replace(run, rng=copy.deepcopy(run.rng), reporter=run.reporter.unseen(), history=[])
+        start, given, stages = self._start(rows, held, replace(trial, tol=max(run.tol, START_TOL)), OTHER_START)
+        if narrow is not None:
+            narrow.check(trial)
         history, heat = trial.history[:], float(self.relaxation)
         found = relax(rows.without(held), start, given, trial, self._relaxing(), heat, max_iter - 1, narrow)
-        return begin, self._trial_errors(others, ((*stages, found.dictionaries),), run)[0], history
+        errors = self._trial_errors(others, ((*stages, found.dictionaries),), run)[0]
+        return (start, given, stages), errors, history
 
-    def _leading(
-        self, rows: Data, held: NDArray[np.intp], errors: Doubles, run: Run, max_iter: int
-    ) -> tuple[Narrow, float] | None:
-        """The rows in few leading components, where training in them serves the rows ``held`` better, and its noise.
+    def _leading(self, rows: Data, held: NDArray[np.intp], errors: Doubles, run: Run, max_iter: int) -> Narrow | None:
+        """The rows in few leading components, where plain training in them serves the rows ``held`` better.
 
         It is tried where rows are few, and their ``errors`` so far (of wide rows those in components: less than all)
         above those of the best code of a Gaussian.
@@ -257,22 +260,15 @@ class Relaxing(AdditiveQuantizer):
         best = min(tried, key=lambda r: tried[r].sum())
         if not pays(errors - tried[best], SURELY):
             return None
-        heat = GENTLY * float(self.relaxation)
-        gently = self._error_in(spanned(rest, _first(V, best), run.workers), others, run, max_iter, heat)
-        found = (tried[best].sum(), gently.sum(), best)
-        logger.info("fit, trial: %.6g by plain and %.6g by relaxed training in %d leading components", *found)
+        logger.info("fit, trial: %.6g by plain training in %d leading components", tried[best].sum(), best)
         del rest  # before all rows are taken
         V = components(rows.take(np.arange(n)), run.workers)[2]
-        leading = spanned(rows, run.kept("leading", partial(_first, V, best), (P, best)), run.workers)
-        return leading, heat if found[1] < found[0] else 0.0
+        return spanned(rows, run.kept("leading", partial(_first, V, best), (P, best)), run.workers)
 
-    def _error_in(self, narrow: Narrow, others: Rows, run: Run, max_iter: int, heat: float = 0.0) -> Doubles:
-        """Squared errors (n,) of ``others`` by training narrow rows: for short plainly, or in full with noise."""
+    def _error_in(self, narrow: Narrow, others: Rows, run: Run, max_iter: int) -> Doubles:
+        """Squared errors (n,) of ``others`` by a short plain training of narrow rows."""
         title = f"{run.reporter.title}, trial of {narrow.basis.shape[1]} components"
-        trial = replace(run, reporter=run.reporter.named(title).unseen(), history=[], outside=narrow.outside)
-        if heat:
-            found = self._in_components(narrow, heat, replace(trial, rng=copy.deepcopy(run.rng)), max_iter)
-            return self._trial_errors(others, ((*found.stages, found.final),), run)[0]
+        trial = replace(run, reporter=run.reporter.named(title), history=[], outside=narrow.outside)
         tol = max(run.tol, START_TOL)
         chain = self._plainly(narrow.rows, None, trial, tol, min(max_iter, TRIAL_ITERATIONS))
         return self._trial_errors(others, (_wide(chain, narrow),), run)[0]
@@ -287,15 +283,12 @@ class Relaxing(AdditiveQuantizer):
         start, given, stages = self._start(rows, held, replace(trial, tol=tol))
         return (*stages, train(source, start, given, trial, max_iter, "gk-means")[0])
 
-    def _in_components(self, narrow: Narrow, heat: float, run: Run, max_iter: int) -> Learned:
-        """Training of narrow rows, without noise plain, whose codewords have nothing outside of the components."""
-        run.outside = narrow.outside
-        if heat == 0:
-            found = self._learned_plainly(narrow.rows, run, max_iter)
-            return Learned(narrow.wide(found.final), found.codes, _wide(found.stages, narrow))
+    def _in_components(self, narrow: Narrow, run: Run, max_iter: int) -> Learned:
+        """Training of narrow rows with little noise, whose codewords have nothing outside of the components."""
+        run.outside, heat = narrow.outside, LITTLE_NOISE * float(self.relaxation)
         start, given, stages = self._start(narrow.rows, None, replace(run, tol=max(run.tol, START_TOL)))
-        relaxed = relax(narrow.rows, start, given, run, self._relaxing(), heat, max_iter)
-        return Learned(narrow.wide(relaxed.dictionaries), relaxed.codes, _wide(stages[:1], narrow))
+        found = relax(narrow.rows, start, given, run, self._relaxing(), heat, max_iter)
+        return Learned(narrow.wide(found.dictionaries), found.codes, _wide(stages[:1], narrow))
 
     def _learned_plainly(self, rows: Data, run: Run, max_iter: int) -> Learned:
         """Plain training of all rows."""
