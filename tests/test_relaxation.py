@@ -9,7 +9,7 @@ import pytest
 import gkmeans as gk
 import reference
 from conftest import correlated, message_of, same_bits
-from gkmeans import distributed, passes, relaxation, training
+from gkmeans import distributed, narrowing, passes, relaxation, training
 from gkmeans._frame import Frame
 from gkmeans._progress import Reporter
 from gkmeans._rows import Rows, decode
@@ -573,9 +573,11 @@ def judge_the_other_start(monkeypatch, factor):
     elsewhere, tried = relaxing.Relaxing._from_elsewhere, []
 
     def judged(self, *arguments):
-        begin, errors, history = elsewhere(self, *arguments)
+        if (found := elsewhere(self, *arguments)) is None:
+            return None
+        begin, errors, history = found
         tried.append(history[:])
-        return begin, errors * factor, history
+        return begin, factor(errors) if callable(factor) else errors * factor, history
 
     monkeypatch.setattr(relaxing.Relaxing, "_from_elsewhere", judged)
     monkeypatch.setattr(relaxing.Relaxing, "_relaxing_pays", lambda self, plainly, gently: True)
@@ -599,7 +601,8 @@ def test_a_fit_from_the_other_start_that_was_killed_goes_on_to_the_same_bits(rng
     monkeypatch.setattr(training, "write_state", crashing)
     whole = small(max_iter=5, init_iter=2).fit(X, checkpoint=tmp_path / "whole")
     moments = len(written)
-    for last in range(2, moments, 5):
+    assert len(whole.stages_) == 0
+    for last in range(2, moments, 3):
         written.clear()
         with pytest.raises(Killed):
             small(max_iter=5, init_iter=2).fit(X, checkpoint=tmp_path / str(last))
@@ -616,7 +619,44 @@ def test_wide_rows_may_be_relaxed_from_the_other_start(rng, monkeypatch):
     X += 0.1 * rng.standard_normal(X.shape, dtype=np.float32)
     est = small(max_iter=6).fit(X)
     ends_well(est, X)
-    assert est.history_[: -est.n_iter_].tolist() == tried[-1]
+    assert len(est.stages_) == 0
+    assert [est.history_[: -est.n_iter_].tolist()] == tried
+
+
+def test_rows_too_narrow_for_the_other_start_are_relaxed_from_their_own(rng, monkeypatch):
+    check, calls = narrowing.Narrow.check, []
+
+    def checked(self, run):
+        calls.append(run)
+        if len(calls) == 2:
+            raise narrowing.TooNarrow("too much of it")
+        check(self, run)
+
+    tried = judge_the_other_start(monkeypatch, 0.1)
+    monkeypatch.setattr(narrowing.Narrow, "check", checked)
+    X = (rng.standard_normal((1100, 20)) @ rng.standard_normal((20, 256))).astype(np.float32)
+    est = small(max_iter=6).fit(X + 0.1 * rng.standard_normal(X.shape, dtype=np.float32))
+    assert len(calls) == 2
+    assert not tried
+    assert len(est.stages_) == 1
+
+
+def test_the_other_start_must_gain_more_than_chance_would_have_it(rng, monkeypatch):
+    X, trial_errors, own = correlated(rng, 500, 9), relaxing.Relaxing._trial_errors, []
+
+    def noted(self, *arguments):
+        found = trial_errors(self, *arguments)
+        own[:] = found[1:] or own
+        return found
+
+    def by_a_hair(errors):  # less in sum, by what one row gains
+        out = own[0] * 1.001
+        out[0] -= 0.01 * own[0].sum()
+        return out
+
+    monkeypatch.setattr(relaxing.Relaxing, "_trial_errors", noted)
+    judge_the_other_start(monkeypatch, by_a_hair)
+    assert len(small(max_iter=10).fit(X).stages_) == 1
 
 
 @pytest.mark.parametrize("other", ["better", "worse"])

@@ -55,8 +55,8 @@ class GroupKMeans(Relaxing):
         of the start, in plain training, and in efforts from 7 on.
     init : {"hierarchical", "kmeans", "random"}, (C, K, P) array or fitted estimator, default="hierarchical"
         Where training starts; a fitted estimator gives its dictionaries, and codes by its own ``encode``. With
-        "hierarchical" and few rows relaxed training is tried from k-means, too, and begins where rows held out fare
-        better.
+        "hierarchical" and few rows relaxed training is tried from k-means, too, and begins there where rows held out
+        gain more than chance would have it.
     relaxation : float, default=0.5
         From 0 to 2: noise on the codewords when training starts, in standard deviations of the residual, with 3 to 7
         dictionaries up to twice that; it fades to none over at most 96 iterations; of 24 and more the last eighth takes

@@ -151,8 +151,9 @@ class Relaxing(AdditiveQuantizer):
         relaxed = relax(rest, start, given, apart, way, float(self.relaxation), max_iter - 1, narrow)
         gently = relaxed.dictionaries
         errors = self._trial_errors(others, (plain_chain, (*stages, gently)), run)
-        if few and isinstance(self.init, str) and self.init == "hierarchical":
-            other, there, history = self._from_elsewhere(seen, held, others, trial, max_iter, narrow)
+        may_leave = few and isinstance(self.init, str) and self.init == "hierarchical"
+        if may_leave and (elsewhere := self._from_elsewhere(seen, held, others, trial, max_iter, narrow)):
+            other, there, history = elsewhere
             totals = (errors[1].sum(), self.init, there.sum(), OTHER_START)
             logger.info("fit, trial: relaxed training with squared error %.6g from %s and %.6g from %s", *totals)
             if pays(errors[1] - there):
@@ -223,15 +224,20 @@ class Relaxing(AdditiveQuantizer):
 
     def _from_elsewhere(
         self, rows: Data, held: NDArray[np.intp], others: Rows, run: Run, max_iter: int, narrow: Narrow | None
-    ) -> tuple[Start, Doubles, list[float]]:
+    ) -> tuple[Start, Doubles, list[float]] | None:
         """The other start, squared errors (n,) of ``others`` by relaxed training from it, and the start's history.
 
-        The ``others`` are the rows ``held`` out. The run stays as it is, and so does its bar.
+        The ``others`` are the rows ``held`` out. None where the rows are too narrow for what it describes. The run
+        stays as it is, and so does its bar.
         """
         trial = replace(run, rng=copy.deepcopy(run.rng), reporter=run.reporter.unseen(), history=[])
         start, given, stages = self._start(rows, held, replace(trial, tol=max(run.tol, START_TOL)), OTHER_START)
-        if narrow is not None:
-            narrow.check(trial)
+        try:
+            if narrow is not None:
+                narrow.check(trial)
+        except TooNarrow as error:
+            logger.info("fit, trial from %s: %s", OTHER_START, error)
+            return None
         history, heat = trial.history[:], float(self.relaxation)
         found = relax(rows.without(held), start, given, trial, self._relaxing(), heat, max_iter - 1, narrow)
         errors = self._trial_errors(others, ((*stages, found.dictionaries),), run)[0]
