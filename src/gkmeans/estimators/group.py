@@ -244,8 +244,8 @@ class GroupKMeans(Relaxing):
     def _start(self, rows: Data, held: NDArray[np.intp] | None, run: Run, init: str | None = None) -> Start:
         """Dictionaries, codes where the start has them, and the stages to replay.
 
-        A start that is learned is learned from the rows that are not ``held``; codes are theirs. What
-        starts is ``init``, by default the estimator's own.
+        A start that is learned is learned from the rows that are not ``held``; codes are theirs. It is that of
+        ``init``, by default the estimator's own.
         """
         C, K = self._sizes()
         if not isinstance(self.init, str):

@@ -126,7 +126,7 @@ class Relaxing(AdditiveQuantizer):
     def _relaxed_at_once(self, rows: Data, narrow: Narrow | None, run: Run, max_iter: int) -> Learned:
         """Relaxed training of all rows."""
         seen = rows if narrow is None else narrow.rows
-        start, given, _ = self._start(seen, None, replace(run, tol=max(run.tol, START_TOL)))
+        start, given, _ = self._start(seen, None, _soon_settled(run))
         run.reporter.stage_done(self._extra_iterations(rows.n_features))
         return self._relaxed_all(rows, narrow, start, given, run, max_iter, check=True)
 
@@ -137,7 +137,7 @@ class Relaxing(AdditiveQuantizer):
         held = np.sort(drawn(n, min(n // HELD_OUT, HELD_ROWS), run.rng))
         others, rest = seen.take(held), seen.without(held)
         apart = _apart(run, rows.take(held), narrow)
-        start, given, stages = self._start(seen, held, replace(apart, tol=max(run.tol, START_TOL)))
+        start, given, stages = self._start(seen, held, _soon_settled(apart))
         if narrow is not None:
             narrow.check(apart)
         trial = replace(apart, reporter=run.reporter.named(f"{run.reporter.title}, trial"), history=[])
@@ -231,7 +231,7 @@ class Relaxing(AdditiveQuantizer):
         stays as it is, and so does its bar.
         """
         trial = replace(run, rng=copy.deepcopy(run.rng), reporter=run.reporter.unseen(), history=[])
-        start, given, stages = self._start(rows, held, replace(trial, tol=max(run.tol, START_TOL)), OTHER_START)
+        start, given, stages = self._start(rows, held, _soon_settled(trial), OTHER_START)
         try:
             if narrow is not None:
                 narrow.check(trial)
@@ -275,8 +275,8 @@ class Relaxing(AdditiveQuantizer):
         """Squared errors (n,) of ``others`` by a short plain training of narrow rows."""
         title = f"{run.reporter.title}, trial of {narrow.basis.shape[1]} components"
         trial = replace(run, reporter=run.reporter.named(title), history=[], outside=narrow.outside)
-        tol = max(run.tol, START_TOL)
-        chain = self._plainly(narrow.rows, None, trial, tol, min(max_iter, TRIAL_ITERATIONS))
+        start_tol = _soon_settled(run).tol
+        chain = self._plainly(narrow.rows, None, trial, start_tol, min(max_iter, TRIAL_ITERATIONS))
         return self._trial_errors(others, (_wide(chain, narrow),), run)[0]
 
     def _plainly(self, rows: Data, held: NDArray[np.intp] | None, trial: Run, tol: float, max_iter: int) -> Chain:
@@ -292,7 +292,7 @@ class Relaxing(AdditiveQuantizer):
     def _in_components(self, narrow: Narrow, run: Run, max_iter: int) -> Learned:
         """Training of narrow rows with little noise, whose codewords have nothing outside of the components."""
         run.outside, heat = narrow.outside, LITTLE_NOISE * float(self.relaxation)
-        start, given, stages = self._start(narrow.rows, None, replace(run, tol=max(run.tol, START_TOL)))
+        start, given, stages = self._start(narrow.rows, None, _soon_settled(run))
         found = relax(narrow.rows, start, given, run, self._relaxing(), heat, max_iter)
         return Learned(narrow.wide(found.dictionaries), found.codes, _wide(stages[:1], narrow))
 
@@ -301,6 +301,11 @@ class Relaxing(AdditiveQuantizer):
         start, given, stages = self._start(rows, None, run)
         fitted, codes = train(rows, start, given, run, max_iter, "gk-means")
         return Learned(fitted, codes, tuple(stages))
+
+
+def _soon_settled(run: Run) -> Run:
+    """The run for a start, which need not settle as far as training does."""
+    return replace(run, tol=max(run.tol, START_TOL))
 
 
 def _apart(run: Run, others: Rows, narrow: Narrow | None) -> Run:
